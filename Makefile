@@ -1,0 +1,43 @@
+# Every target makes its own environment in .venv first; nothing else has to be installed by hand.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-slow check format bench results clean
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,experiments]'
+	@touch $@
+
+demo: $(VENV)/installed  ## Fit the Swiss roll three ways, print a table, write demo/report.html (about two minutes)
+	$(BIN)/fewpairs demo
+
+test: $(VENV)/installed  ## Run the test suite
+	$(BIN)/pytest --numprocesses 2 --quiet
+
+test-slow: $(VENV)/installed  ## Run the long tests: accuracy on the Swiss roll, memory at 10⁵ × 10⁵
+	$(BIN)/pytest -m slow --verbose
+
+check: $(VENV)/installed  ## Lint, format check, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed  ## Time and memory against a plain 4-D implementation; samples and densities per second
+	$(BIN)/python benchmarks/speed.py
+
+results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about fifteen minutes)
+	$(BIN)/python benchmarks/accuracy.py
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache

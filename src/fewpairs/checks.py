@@ -1,0 +1,159 @@
+"""Checks at the door: what users hand in becomes a float64 array, or an error that says what came and what to do.
+
+scikit-learn's own validation does the common part; this room adds which column is at fault and the remedy.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.utils import check_array
+from sklearn.utils.validation import _check_sample_weight, _num_samples
+
+__all__ = ["Unpaired", "as_rows", "as_weight", "column_names", "describe_unlike"]
+
+
+class Unpaired:
+    """Wraps unpaired rows so that GridSearchCV and cross_validate pass them on whole.
+
+    scikit-learn cuts every fit parameter that happens to have as many rows as X into folds, as if its rows were the pairs'.
+    What it cannot measure it does not cut: `search.fit(X, Y, X_unpaired=Unpaired(Xu))`.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __repr__(self) -> str:
+        return f"Unpaired({_num_samples(self.rows)} rows)"
+
+
+def as_rows(rows: Any, name: str, *, n_columns: int | None = None, names: list[str] | None = None) -> np.ndarray:
+    """Checks a table of numbers and returns it as (rows, columns); one-dimensional input is one column.
+
+    Arguments:
+        rows: An array, tensor or frame, wrapped in `Unpaired` or not.
+        name: What the caller calls it, for the error.
+        n_columns: How many columns it must have.
+        names: The names its columns must have, if it is a frame.
+    """
+    rows = rows.rows if isinstance(rows, Unpaired) else rows
+    if isinstance(rows, torch.Tensor):
+        rows = rows.detach().cpu().numpy()
+    if isinstance(rows, pd.Series):
+        rows = rows.to_frame()
+    refuse_text_columns(rows, name)
+    came_names = column_names(rows)
+    if names is not None and came_names is not None and came_names != names:
+        raise ValueError(
+            f"{name} has the columns {came_names}, but {names} were expected, in this order. "
+            f"Pick and order them: {name}[{names}]."
+        )
+    if n_columns is None or getattr(rows, "ndim", 2) == 1:
+        table = check_array(rows, dtype=np.float64, ensure_2d=False, ensure_all_finite=False, input_name=name)
+    else:
+        table = check_array(rows, dtype=np.float64, ensure_all_finite=False, input_name=name)
+    if table.ndim == 1:
+        table = table[:, None]
+    refuse_holes(table, name, came_names)
+    if n_columns is not None and table.shape[1] != n_columns:
+        raise ValueError(
+            f"{name} has {table.shape[1]} columns, but {n_columns} were expected. Every x needs the same columns, paired "
+            "or not, in training and in use, and so does every y. In a Pipeline, unpaired rows must go through the same "
+            'steps: Pipeline(steps, transform_input=["X_unpaired"]) with metadata routing enabled.'
+        )
+    return table
+
+
+def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
+    """Checks one weight a row: finite, not negative, not all zero. None is ones."""
+    if isinstance(weight, torch.Tensor):
+        weight = weight.detach().cpu().numpy()
+    weight = _check_sample_weight(weight, rows, dtype=np.float64)
+    if (weight < 0).any():
+        raise ValueError(f"{name} must not be negative, but its least entry is {weight.min():g}. Clip it at zero.")
+    if not weight.any():
+        raise ValueError(f"{name} is zero everywhere: nothing would be learnt. Leave it out for equal weights.")
+    return weight
+
+
+def column_names(rows: Any) -> list[str] | None:
+    """The names of a frame's columns, if they are strings."""
+    columns = getattr(rows, "columns", None)
+    if columns is None or not all(isinstance(name, str) for name in columns):
+        return None
+    return list(columns)
+
+
+def refuse_text_columns(rows: Any, name: str) -> None:
+    if not isinstance(rows, pd.DataFrame):
+        return
+    text = [str(column) for column, kind in rows.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)]
+    if text:
+        example = rows[rows.columns[[str(column) in text for column in rows.columns]][0]].iloc[0] if len(rows) else ""
+        raise ValueError(
+            f"{name} must be numbers, but the columns {text} are not (the first entry of {text[0]!r} is {example!r}). "
+            "Convert them, for instance with pandas.to_numeric, encode them as numbers, or leave them out."
+        )
+
+
+def refuse_holes(table: np.ndarray, name: str, names: list[str] | None) -> None:
+    """Refuses NaN and infinity, and says in which columns and from which row on."""
+    bad = ~np.isfinite(table)
+    if not bad.any():
+        return
+    labels = names or [str(column) for column in range(table.shape[1])]
+    where = [labels[column] for column in np.flatnonzero(bad.any(axis=0))]
+    shown = ", ".join(where[:8]) + (f" and {len(where) - 8} more" if len(where) > 8 else "")
+    row = int(np.flatnonzero(bad.any(axis=1))[0])
+    kind = "NaN" if np.isnan(table).any() else "infinity or a value too large"
+    raise ValueError(
+        f"Input {name} contains {kind} in {int(bad.any(axis=1).sum())} of {len(table)} rows, first in row {row}; columns: "
+        f"{shown}. Every number must be finite: drop those rows or fill them in. If the gaps say which of x and y is "
+        "missing, fewpairs.split_frame sorts one table with gaps into pairs and unpaired rows."
+    )
+
+
+def refuse_unequal(n_x: int, n_y: int) -> None:
+    if n_x != n_y:
+        raise ValueError(
+            f"X and Y are pairs and need equally many rows, but X has {n_x} and Y has {n_y} (inconsistent numbers of "
+            "samples). Pass rows without a partner as X_unpaired or Y_unpaired."
+        )
+
+
+def refuse_few_pairs(n_pairs: int, least: int) -> None:
+    if n_pairs < least:
+        raise ValueError(
+            f"Found {n_pairs} sample(s), while a minimum of {least} pairs is required: with fewer, nothing links y to x. "
+            "Ten pairs are a start, a hundred make a model; rows without a partner go into X_unpaired or Y_unpaired."
+        )
+
+
+def refuse_constant_y(Y: np.ndarray, names: list[str] | None) -> None:
+    constant = np.flatnonzero(np.ptp(Y, axis=0) == 0)
+    if len(constant):
+        labels = [names[column] if names else str(column) for column in constant]
+        raise ValueError(
+            f"Y has zero variance in column {', '.join(labels)} (every row is {Y[0, constant[0]]:g}): its density would be "
+            "infinite there. Leave that column out of Y."
+        )
+
+
+def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str) -> str | None:
+    """A sentence of warning if unpaired rows seem to be in other units than the paired ones, else None."""
+    spread = paired.std(axis=0)
+    varies = spread > 0
+    if len(paired) < 10 or len(unpaired) < 10 or not varies.any():
+        return None
+    shift = np.abs(np.median(unpaired, axis=0) - paired.mean(axis=0))[varies] / spread[varies]
+    ratio = (unpaired.std(axis=0)[varies] + 1e-300) / spread[varies]
+    if shift.max() < 10 and ratio.max() < 100 and ratio.min() > 0.01:
+        return None
+    column = int(np.flatnonzero(varies)[int(np.argmax(np.maximum(shift / 10, np.abs(np.log10(ratio)) / 2)))])
+    return (
+        f"{name}_unpaired looks unlike {name}: in column {column} its mean is {unpaired[:, column].mean():.3g} and its "
+        f"standard deviation {unpaired[:, column].std():.3g}, against {paired[:, column].mean():.3g} and "
+        f"{paired[:, column].std():.3g} in the pairs. If a Pipeline transforms {name}, unpaired rows must go the same way: "
+        'Pipeline(steps, transform_input=["X_unpaired"]) with metadata routing enabled.'
+    )

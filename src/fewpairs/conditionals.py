@@ -1,0 +1,153 @@
+"""Conditional mixtures: p(y|x) of a mixture plan at given x's, as a torch distribution in the units of the user.
+
+It is a mixture of M·N Gaussians, N atoms tilted by M slopes. It is kept as these factors, never as M·N means: everything
+below costs rows × M × N numbers at most, and those only a block of rows at a time.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from fewpairs.costs import slope_cost
+from fewpairs.potentials import Atoms
+from fewpairs.products import logsumexp_product
+
+__all__ = ["ConditionalMixture", "log_partition"]
+
+BLOCK = 2**22  # entries of a (rows × M × N) array held at once: 32 MB in float64
+
+# Halvings of the bracket of a quantile: 2^-45 of a bracket some tens of standard deviations wide is below 1e-11 of one.
+N_HALVINGS = 45
+
+
+def log_partition(log_v: Tensor, a: Tensor, atoms: Atoms) -> Tensor:
+    """log Z = log Σ_mn v_m w_n exp(½ a_mᵀB_n a_m + b_nᵀa_m): one product of features of a with columns of atoms."""
+    rows = atoms.features(a.reshape(-1, a.shape[-1]))
+    return torch.logsumexp(log_v + logsumexp_product(rows, atoms.tilt_columns()).reshape(log_v.shape), dim=-1)
+
+
+class ConditionalMixture(Distribution):
+    """Creates the mixture Σ_mn z_mn/Z N(b_n + B_n a_m, B_n), one for each row of slopes.
+
+    Arguments:
+        log_v: The log weights of the slopes, of shape (rows, M).
+        a: The slopes, of shape (rows, M, D).
+        atoms: The atoms of the potential.
+        loc: The user's y is `loc + scale · y`, where y is what slopes and atoms speak of.
+        scale: See `loc`.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real_vector
+
+    def __init__(self, log_v: Tensor, a: Tensor, atoms: Atoms, loc: Tensor, scale: Tensor) -> None:
+        self.log_v, self.a, self.atoms, self.loc, self.scale = log_v, a, atoms, loc, scale
+        super().__init__(batch_shape=log_v.shape[:1], event_shape=a.shape[-1:], validate_args=False)
+
+    def log_weights(self) -> Tensor:
+        """The normalised log weights log z_mn/Z, of shape (rows, M, N)."""
+        log_z = self.log_v.unsqueeze(-1) + self.atoms.features(self.a) @ self.atoms.tilt_columns().mT
+        return log_z - torch.logsumexp(log_z, dim=(-2, -1), keepdim=True)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(y|x) of y's of shape (..., rows, D)."""
+        y = (value - self.loc) / self.scale
+        potential = logsumexp_product(
+            self.atoms.features(y.reshape(-1, y.shape[-1])), self.atoms.density_columns()
+        ).reshape(y.shape[:-1])
+        log_z = log_partition(self.log_v, self.a, self.atoms)
+        return potential - slope_cost(self.log_v, self.a, y) - log_z - self.scale.log().sum()
+
+    @torch.no_grad()
+    def sample(self, sample_shape: torch.Size | tuple = (), generator: torch.Generator | None = None) -> Tensor:
+        """Draws y's of shape (*sample_shape, rows, D)."""
+        shape = torch.Size(sample_shape)
+        draws = [part._draw(shape.numel(), generator) for part in self._row_blocks(shape.numel())]
+        y = torch.cat(draws, dim=1) * self.scale + self.loc
+        return y.reshape(*shape, *self.batch_shape, *self.event_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.cat([part._mean() for part in self._row_blocks()]) * self.scale + self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each output, of shape (rows, D)."""
+        return torch.cat([part._variance() for part in self._row_blocks()]) * self.scale**2
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(output ≤ value) of each output on its own: y's of shape (..., rows, D) to probabilities of that shape."""
+        y = (value - self.loc) / self.scale
+        n_rows = self._rows_per_block()
+        parts = zip(self._row_blocks(), y.split(n_rows, dim=-2), strict=True)
+        return torch.cat([part._cdf(some) for part, some in parts], dim=-2)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantiles of each output on its own: L levels to values of shape (L, rows, D)."""
+        levels = value.reshape(-1).to(self.a)
+        quantiles = torch.cat([part._icdf(levels) for part in self._row_blocks(len(levels))], dim=1)
+        return quantiles * self.scale + self.loc
+
+    def _rows_per_block(self, n_draws: int = 1) -> int:
+        n_components = self.log_v.shape[-1] * len(self.atoms.b)
+        return max(BLOCK // max(n_components, n_draws * self.a.shape[-1]), 1)
+
+    def _row_blocks(self, n_draws: int = 1) -> Iterator["ConditionalMixture"]:
+        n_rows = self._rows_per_block(n_draws)
+        for log_v, a in zip(self.log_v.split(n_rows), self.a.split(n_rows), strict=True):
+            yield ConditionalMixture(log_v, a, self.atoms, self.loc, self.scale)
+
+    def _draw(self, n_samples: int, generator: torch.Generator | None) -> Tensor:
+        n_rows, n_atoms = len(self.log_v), len(self.atoms.b)
+        weights = self.log_weights().flatten(1).exp()
+        chosen = torch.multinomial(weights, n_samples, replacement=True, generator=generator).mT  # (n_samples, rows)
+        slope, atom = chosen // n_atoms, chosen % n_atoms
+        a = self.a[torch.arange(n_rows, device=self.a.device), slope]
+        noise = torch.randn(a.shape, dtype=a.dtype, device=a.device, generator=generator)
+        return self.atoms.tilted_mean(a, atom) + self.atoms.scale_noise(noise, atom)
+
+    def _mean(self) -> Tensor:
+        weights = self.log_weights().exp()
+        return weights.sum(1) @ self.atoms.b + self.atoms.pooled_shift(weights.mT @ self.a)
+
+    def _variance(self) -> Tensor:
+        weights, mean = self.log_weights().exp(), self._mean()
+        spread = [
+            (weights * (self.atoms.tilted_means(self.a, output) - mean[:, output, None, None]) ** 2).sum((1, 2))
+            for output in range(mean.shape[-1])
+        ]
+        return weights.sum(1) @ self.atoms.variances() + torch.stack(spread, dim=-1)
+
+    def _cdf(self, y: Tensor) -> Tensor:
+        marginals = self._marginal_cdfs()
+        return torch.stack([cdf(y[..., output]) for output, (cdf, _, _) in enumerate(marginals)], dim=-1)
+
+    def _icdf(self, levels: Tensor) -> Tensor:
+        return torch.stack([_bisect(*marginal, levels) for marginal in self._marginal_cdfs()], dim=-1)
+
+    def _marginal_cdfs(self) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor, Tensor]]:
+        """For each output: its distribution function, and a bracket outside which it is 0 or 1 to 1e-15."""
+        weights = self.log_weights().exp().flatten(1)
+        for output in range(self.a.shape[-1]):
+            means = self.atoms.tilted_means(self.a, output).flatten(1)
+            stds = self.atoms.variances()[:, output].sqrt().repeat(self.a.shape[1])
+
+            def cdf(y: Tensor, means: Tensor = means, stds: Tensor = stds) -> Tensor:
+                return (weights * torch.special.ndtr((y.unsqueeze(-1) - means) / stds)).sum(-1)
+
+            yield cdf, (means - 8 * stds).amin(-1), (means + 8 * stds).amax(-1)
+
+
+def _bisect(cdf: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, levels: Tensor) -> Tensor:
+    """Where cdf reaches each level: brackets of shape (rows,) to values of shape (levels, rows)."""
+    outcome = []
+    for level in levels:
+        low, high = lower.clone(), upper.clone()
+        for _ in range(N_HALVINGS):
+            middle = (low + high) / 2
+            below = cdf(middle) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        outcome.append((low + high) / 2)
+    return torch.stack(outcome)

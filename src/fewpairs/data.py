@@ -1,0 +1,210 @@
+"""Samples: a few pairs (x, y), and all x's (the source) and all y's (the target), each row with a weight.
+
+Source and target hold the pairs' own points too, so a missing kind of unpaired rows leaves the pairs' points in its place.
+Arrays come in through `checks`; this room knows tensors alone.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Samples", "Scaler", "split_frame"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a plan is learnt from. Weights left out are ones; given ones are scaled to a mean of one.
+
+    Attributes:
+        pairs_x: The x's of the pairs, (P, dim_x).
+        pairs_y: The y's of the pairs, (P, dim_y).
+        source: All x's, (Q, dim_x).
+        target: All y's, (R, dim_y).
+        pairs_weight: One weight for each pair, (P,).
+        source_weight: One weight for each x of the source, (Q,).
+        target_weight: One weight for each y of the target, (R,).
+
+    Example:
+        >>> samples = Samples.gather(torch.zeros(4, 2), torch.ones(4, 1), unpaired_x=torch.zeros(6, 2))
+        >>> len(samples.source), len(samples.target)
+        (10, 4)
+    """
+
+    pairs_x: Tensor
+    pairs_y: Tensor
+    source: Tensor
+    target: Tensor
+    pairs_weight: Tensor | None = None
+    source_weight: Tensor | None = None
+    target_weight: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, rows in (("pairs_weight", self.pairs_x), ("source_weight", self.source), ("target_weight", self.target)):
+            weight = getattr(self, name)
+            weight = torch.ones_like(rows[:, 0]) if weight is None else weight / weight.mean()
+            object.__setattr__(self, name, weight)
+
+    @classmethod
+    def gather(
+        cls,
+        pairs_x: Tensor,
+        pairs_y: Tensor,
+        *,
+        unpaired_x: Tensor | None = None,
+        unpaired_y: Tensor | None = None,
+        pairs_weight: Tensor | None = None,
+        unpaired_x_weight: Tensor | None = None,
+        unpaired_y_weight: Tensor | None = None,
+    ) -> "Samples":
+        """Puts pairs and unpaired rows together: the source is the pairs' x's and the unpaired ones, likewise the target."""
+        weight = torch.ones_like(pairs_x[:, 0]) if pairs_weight is None else pairs_weight / pairs_weight.mean()
+        source, source_weight = _append(pairs_x, weight, unpaired_x, unpaired_x_weight)
+        target, target_weight = _append(pairs_y, weight, unpaired_y, unpaired_y_weight)
+        return cls(pairs_x, pairs_y, source, target, weight, source_weight, target_weight)
+
+    def to(self, *args, **kwargs) -> "Samples":
+        """The same samples on another device or in another precision."""
+        return Samples(**{field.name: getattr(self, field.name).to(*args, **kwargs) for field in fields(self)})
+
+    def draw(
+        self, *, n_pairs: int, n_source: int, n_target: int, generator: torch.Generator | None = None
+    ) -> "Samples":
+        """A minibatch: rows drawn without replacement where there are more of them than asked for, all of them otherwise."""
+        p = _draw_rows(len(self.pairs_x), n_pairs, self.pairs_x.device, generator)
+        q = _draw_rows(len(self.source), n_source, self.source.device, generator)
+        r = _draw_rows(len(self.target), n_target, self.target.device, generator)
+        return Samples(
+            self.pairs_x[p],
+            self.pairs_y[p],
+            self.source[q],
+            self.target[r],
+            self.pairs_weight[p],
+            self.source_weight[q],
+            self.target_weight[r],
+        )
+
+    def split(self, n_held_out: int, generator: torch.Generator | None = None) -> tuple["Samples", "Samples"]:
+        """Holds out pairs, and takes their x's and y's out of source and target too.
+
+        A value that source or target holds more often than the pairs can explain (once as their own, once repeated
+        among the unpaired rows) is a common value, such as an integer, and no trace of the held-out pair: it stays.
+
+        Returns:
+            What is left to learn from, and the held-out pairs alone.
+        """
+        order = torch.randperm(len(self.pairs_x), generator=generator, device=self.pairs_x.device)
+        held, kept = order[:n_held_out], order[n_held_out:]
+        q = _rows_without(self.source, self.pairs_x[held], self.pairs_x)
+        r = _rows_without(self.target, self.pairs_y[held], self.pairs_y)
+        left = Samples(
+            self.pairs_x[kept],
+            self.pairs_y[kept],
+            self.source[q],
+            self.target[r],
+            self.pairs_weight[kept],
+            self.source_weight[q],
+            self.target_weight[r],
+        )
+        return left, Samples.gather(self.pairs_x[held], self.pairs_y[held], pairs_weight=self.pairs_weight[held])
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Shift and scale of each column, learnt from all rows; a constant column is shifted to zero and left unscaled."""
+
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def learn(cls, rows: Tensor, weight: Tensor) -> "Scaler":
+        weight = (weight / weight.sum()).unsqueeze(-1)
+        loc = (weight * rows).sum(0)
+        scale = (weight * (rows - loc) ** 2).sum(0).sqrt()
+        # Rounding leaves a constant column a spread of some 1e-16 of its size: dividing by that would invent a signal.
+        constant = scale <= 1e-12 * loc.abs()
+        return cls(loc, torch.where(constant | (scale == 0), torch.ones_like(scale), scale))
+
+    @classmethod
+    def none(cls, rows: Tensor) -> "Scaler":
+        return cls(torch.zeros_like(rows[0]), torch.ones_like(rows[0]))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return (rows - self.loc) / self.scale
+
+
+def split_frame(
+    frame: "pd.DataFrame", *, x: list[str], y: list[str], on_holes: str = "raise"
+) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame", "pd.DataFrame"]:
+    """One table with gaps is a data set: splits it into X, Y (the pairs), X_unpaired and Y_unpaired.
+
+    Arguments:
+        frame: A table in which a missing x or y is an empty cell (NaN).
+        x: The names of the columns of x.
+        y: The names of the columns of y.
+        on_holes: What to do with rows in which only some of the x's, or some of the y's, are missing, or all of both:
+            "raise" refuses them, "drop" leaves them out.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"before": [1.0, 2.0, None], "after": [3.0, None, 4.0]})
+        >>> [len(part) for part in split_frame(frame, x=["before"], y=["after"])]
+        [1, 1, 1, 1]
+    """
+    missing = [name for name in [*x, *y] if name not in frame.columns]
+    if missing:
+        raise ValueError(f"The table has no column {missing}; it has {list(frame.columns)}.")
+    x_gaps, y_gaps = frame[x].isna(), frame[y].isna()
+    has_x, has_y = ~x_gaps.any(axis=1), ~y_gaps.any(axis=1)
+    no_x, no_y = x_gaps.all(axis=1), y_gaps.all(axis=1)
+    whole = (has_x & has_y) | (has_x & no_y) | (no_x & has_y)
+    if on_holes == "raise" and not whole.all():
+        holes = pd_columns_with_holes(frame.loc[~whole, [*x, *y]])
+        raise ValueError(
+            f"{(~whole).sum()} of {len(frame)} rows have holes inside x or y (columns with holes there: {holes}). "
+            'A row must have all of x, all of y, or both. Fill the holes, or pass on_holes="drop" to leave these rows out.'
+        )
+    return frame.loc[has_x & has_y, x], frame.loc[has_x & has_y, y], frame.loc[has_x & no_y, x], frame.loc[no_x & has_y, y]
+
+
+def pd_columns_with_holes(frame: "pd.DataFrame") -> list[str]:
+    return [str(name) for name in frame.columns if frame[name].isna().any()]
+
+
+def _append(rows: Tensor, weight: Tensor, more: Tensor | None, more_weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    if more is None:
+        return rows, weight
+    more_weight = torch.ones_like(more[:, 0]) if more_weight is None else more_weight / more_weight.mean()
+    return torch.cat([rows, more]), torch.cat([weight, more_weight])
+
+
+def _draw_rows(n_rows: int, n_drawn: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    if n_drawn >= n_rows:
+        return torch.arange(n_rows, device=device)
+    if n_drawn * 20 > n_rows:
+        return torch.randperm(n_rows, generator=generator, device=device)[:n_drawn]
+    # A permutation of a million rows for a batch of a few hundred would cost more than the step itself; a rare repeat
+    # among so few of so many is harmless.
+    return torch.randint(n_rows, (n_drawn,), generator=generator, device=device)
+
+
+def _rows_without(rows: Tensor, held: Tensor, pairs: Tensor) -> Tensor:
+    """The numbers of the rows that are no trace of a held-out one (see `Samples.split`)."""
+    table, suspects = rows.cpu().numpy(), held.cpu().numpy()
+    n_own = Counter(row.tobytes() for row in pairs.cpu().numpy())
+    places: dict[bytes, list[int]] = {row.tobytes(): [] for row in suspects}
+    for place in np.flatnonzero(np.isin(table[:, 0], suspects[:, 0])):
+        key = table[place].tobytes()
+        if key in places:
+            places[key].append(place)
+    keep = np.ones(len(table), dtype=bool)
+    for key, found in places.items():
+        if len(found) <= 2 * n_own[key]:
+            keep[found] = False
+    return torch.from_numpy(np.flatnonzero(keep)).to(rows.device)

@@ -1,0 +1,403 @@
+"""Estimators: the scikit-learn face. `MixtureTranslator` learns p(y|x) from a few pairs and many single x's and y's.
+
+`fit` checks and standardises the data, starts the plan as a mixture of all y's that ignores x, and lets training earn every
+departure from there (`training`, `objectives`, `smoothing`). Everything afterwards is read off the fitted plan (`plans`)
+in float64 and in the user's units.
+"""
+
+import os
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from fewpairs import objectives
+from fewpairs.conditionals import ConditionalMixture
+from fewpairs.costs import SlopeCost
+from fewpairs.data import Samples, Scaler
+from fewpairs.faces import Translator
+from fewpairs.files import read_model, write_model
+from fewpairs.nn import ACTIVATIONS
+from fewpairs.plans import MixturePlan
+from fewpairs.potentials import ATOMS, MixturePotential
+from fewpairs.progress import progress_bar
+from fewpairs.smoothing import NoiseSmoothing, NoSmoothing, Smoothing
+from fewpairs.starts import n_atoms_for, start_from_mixture, start_from_samples
+from fewpairs.training import Outcome, Settings, train
+
+__all__ = ["MixtureTranslator", "load"]
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+# The paper's settings for the Swiss roll, by its text and by what the authors' notebook runs (linear a and v).
+PAPER: dict[str, Any] = {
+    "objective": "inverse_eot",
+    "n_atoms": 50,
+    "n_slopes": 25,
+    "hidden": (25,),
+    "weight_hidden": (),
+    "activation": "relu",
+    "slope_std": None,
+    "start": "samples",
+    "start_variance": 0.1,
+    "variance_floor": 0.0,
+    "standardise": False,
+    "smoothing": 0.0,
+    "validation_fraction": 0.0,
+    "learning_rate": 3e-4,
+    "potential_learning_rate": 1e-3,
+    "one_cycle": False,
+    "max_grad_norm": None,
+    "batch_size": 128,
+    "max_steps": 25_000,
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "paper": PAPER,
+    "authors": {**PAPER, "hidden": (), "slope_std": 0.01, "dtype": "float64"},
+}
+
+
+class MixtureTranslator(Translator):
+    """Learns p(y|x) as a mixture of Gaussians in closed form, from pairs and unpaired rows (EBiEOT-GMM).
+
+    Arguments you may want:
+        objective: "marginal", the bounded objective; "supervised" ignores unpaired rows; "inverse_eot" is the paper's loss.
+        unpaired_weight: The weight μ of the unpaired rows under "marginal".
+        smoothing: The noise added to x in training, in standard deviations of x. More of it, smoother in x.
+        max_steps: The training steps at the most.
+        time_budget: The seconds of training at the most; the schedule fits itself into them.
+        random_state: A number makes the fit repeatable on the same machine.
+        verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
+
+    Arguments you should not need:
+        n_atoms: The Gaussians of the potential, at the most (fewer where there are few y's).
+        n_slopes: The slopes of the cost.
+        covariance: "diagonal" or "full" atoms.
+        hidden: The hidden widths of the network of x.
+        weight_hidden: The hidden widths of a network of its own for the weights v; None shares one.
+        activation: "silu", "relu" or "tanh".
+        slope_std: The scale of the first slopes; None is PyTorch's own initialisation.
+        start: "mixture" fits the atoms to all y's before training; "samples" puts them onto random y's.
+        start_variance: The variance of the atoms that start on samples.
+        variance_floor: The least variance of an atom, as a part of the variance of y.
+        standardise: Whether x and y are brought to mean zero and variance one inside.
+        validation_fraction: The part of the pairs held out to choose the best step; 0 keeps the last.
+        learning_rate: Adam's step size; its peak under the one-cycle schedule.
+        potential_learning_rate: The same for the potential; None is the same.
+        one_cycle: Whether the step size rises and falls once over the fit, or stays constant.
+        batch_size: The rows of source, target and pairs in a step.
+        max_grad_norm: Longer gradients are shortened to it; None leaves them.
+        dtype: "float32" or "float64", in training. What is read off a fitted model is computed in float64.
+        device: "auto" takes a CUDA device if there is one, or name one.
+
+    Attributes:
+        plan_: The fitted plan, in float64 and standardised units.
+        history_: A dictionary of lists, one entry for each look at the held-out pairs: "step", "objective",
+            "held_out_nll" (in the user's units) and "seconds".
+        validation_score_: The mean log-likelihood of the held-out pairs, by which the best step was chosen; NaN if none were.
+        n_steps_: The step whose plan was kept.
+        n_features_in_, feature_names_in_: The columns of X.
+        n_outputs_: The columns of Y.
+
+    Example:
+        >>> from fewpairs.datasets import TwoBranches
+        >>> data = TwoBranches().draw(n_pairs=40, n_source=200, n_target=200, seed=0)
+        >>> model = MixtureTranslator(max_steps=50, random_state=0)
+        >>> model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired).sample(data.X, 3).shape
+        (3, 40, 1)
+    """
+
+    _parameter_constraints = {
+        "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
+        "unpaired_weight": [Interval(Real, 0, None, closed="left")],
+        "smoothing": [Interval(Real, 0, None, closed="left")],
+        "max_steps": [Interval(Integral, 1, None, closed="left")],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "verbose": ["boolean"],
+        "n_atoms": [Interval(Integral, 1, None, closed="left")],
+        "n_slopes": [Interval(Integral, 1, None, closed="left")],
+        "covariance": [StrOptions(set(ATOMS))],
+        "hidden": ["array-like"],
+        "weight_hidden": ["array-like", None],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "slope_std": [Interval(Real, 0, None, closed="left"), None],
+        "start": [StrOptions({"mixture", "samples"})],
+        "start_variance": [Interval(Real, 0, None, closed="neither")],
+        "variance_floor": [Interval(Real, 0, None, closed="left")],
+        "standardise": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 0.9, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "potential_learning_rate": [Interval(Real, 0, None, closed="neither"), None],
+        "one_cycle": ["boolean"],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "max_grad_norm": [Interval(Real, 0, None, closed="neither"), None],
+        "dtype": [StrOptions(set(DTYPES))],
+        "device": [str],
+    }
+
+    def __init__(
+        self,
+        *,
+        objective: Literal["marginal", "inverse_eot", "supervised"] = "marginal",
+        unpaired_weight: float = 3.0,
+        smoothing: float = 0.2,
+        max_steps: int = 2000,
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = True,
+        n_atoms: int = 50,
+        n_slopes: int = 8,
+        covariance: Literal["diagonal", "full"] = "diagonal",
+        hidden: Sequence[int] = (16, 16),
+        weight_hidden: Sequence[int] | None = None,
+        activation: Literal["silu", "relu", "tanh"] = "silu",
+        slope_std: float | None = 0.01,
+        start: Literal["mixture", "samples"] = "mixture",
+        start_variance: float = 0.1,
+        variance_floor: float = 1e-3,
+        standardise: bool = True,
+        validation_fraction: float = 0.2,
+        learning_rate: float = 1e-2,
+        potential_learning_rate: float | None = None,
+        one_cycle: bool = True,
+        batch_size: int = 256,
+        max_grad_norm: float | None = 10.0,
+        dtype: Literal["float32", "float64"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        self.objective = objective
+        self.unpaired_weight = unpaired_weight
+        self.smoothing = smoothing
+        self.max_steps = max_steps
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_atoms = n_atoms
+        self.n_slopes = n_slopes
+        self.covariance = covariance
+        self.hidden = hidden
+        self.weight_hidden = weight_hidden
+        self.activation = activation
+        self.slope_std = slope_std
+        self.start = start
+        self.start_variance = start_variance
+        self.variance_floor = variance_floor
+        self.standardise = standardise
+        self.validation_fraction = validation_fraction
+        self.learning_rate = learning_rate
+        self.potential_learning_rate = potential_learning_rate
+        self.one_cycle = one_cycle
+        self.batch_size = batch_size
+        self.max_grad_norm = max_grad_norm
+        self.dtype = dtype
+        self.device = device
+
+    @classmethod
+    def from_recipe(cls, name: Literal["paper", "authors"], **changes: Any) -> Self:
+        """The paper's own method, to reproduce it: "paper" as its text says, "authors" as their notebook runs it."""
+        if name not in RECIPES:
+            raise ValueError(f"There is no recipe {name!r}; the recipes are {sorted(RECIPES)}.")
+        return cls(**{**RECIPES[name], **changes})
+
+    def fit(
+        self,
+        X: Any,
+        Y: Any,
+        sample_weight: Any = None,
+        *,
+        X_unpaired: Any = None,
+        Y_unpaired: Any = None,
+        X_unpaired_weight: Any = None,
+        Y_unpaired_weight: Any = None,
+    ) -> Self:
+        """Learns from pairs and unpaired rows.
+
+        Arguments:
+            X: The x's of the pairs, (P, dim_x).
+            Y: The y's of the pairs, (P, dim_y) or (P,).
+            sample_weight: One weight for each pair.
+            X_unpaired: More x's. None leaves the pairs' own.
+            Y_unpaired: More y's. None leaves the pairs' own; with neither the fit is supervised.
+            X_unpaired_weight: One weight for each of them.
+            Y_unpaired_weight: One weight for each of them.
+        """
+        self._validate_params()
+        samples = self._gather(
+            X, Y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight
+        )
+        has_unpaired = X_unpaired is not None or Y_unpaired is not None
+        random = check_random_state(self.random_state)
+        generator = torch.Generator(self._device()).manual_seed(int(random.randint(2**31)))
+
+        learner = self.standardise
+        self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight) if learner else Scaler.none(samples.source)
+        self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight) if learner else Scaler.none(samples.target)
+        scaled = Samples(
+            self.x_scaler_(samples.pairs_x),
+            self.y_scaler_(samples.pairs_y),
+            self.x_scaler_(samples.source),
+            self.y_scaler_(samples.target),
+            samples.pairs_weight,
+            samples.source_weight,
+            samples.target_weight,
+        ).to(dtype=DTYPES[self.dtype], device=self._device())
+        held_out = None
+        n_held_out = round(self.validation_fraction * len(scaled.pairs_x))
+        if n_held_out >= 1:
+            scaled, held_out = scaled.split(n_held_out, generator)
+
+        plan = self._make_plan(scaled, random)
+        with progress_bar("Learning p(y|x)", is_on=self.verbose) as on_step:
+            outcome = train(
+                plan,
+                scaled,
+                self._objective(has_unpaired),
+                settings=self._settings(),
+                smoothing=self._smoothing(),
+                held_out=held_out,
+                generator=generator,
+                on_step=on_step,
+            )
+        self._keep(plan, outcome)
+        return self
+
+    def conditional(self, X: Any) -> ConditionalMixture:
+        """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
+        check_is_fitted(self)
+        x = self.x_scaler_(torch.from_numpy(self._check_x(X)))
+        with torch.no_grad():
+            return self.plan_.conditional(x, self.y_scaler_.loc, self.y_scaler_.scale)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
+        check_is_fitted(self)
+        settings = self.get_params()
+        if not isinstance(self.random_state, Integral | None):
+            settings["random_state"] = None  # a generator's state is no setting; the fitted model does not need it
+        names = getattr(self, "feature_names_in_", None)
+        description = {
+            "estimator": type(self).__name__,
+            "settings": settings,
+            "n_atoms": len(self.plan_.potential.b),
+            "fitted": {name: getattr(self, name) for name in self._FITTED_NUMBERS},
+            "feature_names_in": None if names is None else list(names),
+            "target_names": self.target_names_,
+            "history": self.history_,
+        }
+        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
+        for name in ("x_scaler", "y_scaler"):
+            scaler = getattr(self, f"{name}_")
+            tensors |= {f"{name}.loc": scaler.loc, f"{name}.scale": scaler.scale}
+        write_model(path, tensors, description)
+
+    _FITTED_NUMBERS = ("n_features_in_", "n_outputs_", "is_1d_", "validation_score_", "n_steps_", "ended_")
+
+    @classmethod
+    def _from_file(cls, tensors: dict[str, Tensor], description: dict[str, Any]) -> Self:
+        model = cls(**description["settings"])
+        for name, value in description["fitted"].items():
+            setattr(model, name, value)
+        if description["feature_names_in"] is not None:
+            model.feature_names_in_ = np.array(description["feature_names_in"], dtype=object)
+        model.target_names_ = description["target_names"]
+        model.history_ = description["history"]
+        model.x_scaler_ = Scaler(tensors["x_scaler.loc"], tensors["x_scaler.scale"])
+        model.y_scaler_ = Scaler(tensors["y_scaler.loc"], tensors["y_scaler.scale"])
+        plan = model._empty_plan(model.n_features_in_, model.n_outputs_, description["n_atoms"]).double()
+        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        model.plan_ = plan.eval().requires_grad_(False)
+        return model
+
+    def _device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    def _objective(self, has_unpaired: bool) -> objectives.Objective:
+        if self.objective == "inverse_eot":
+            return objectives.inverse_eot
+        if self.objective == "supervised" or not has_unpaired or self.unpaired_weight == 0:
+            return objectives.supervised
+        return partial(objectives.marginal, unpaired_weight=self.unpaired_weight)
+
+    def _smoothing(self) -> Smoothing:
+        return NoiseSmoothing(self.smoothing) if self.smoothing > 0 else NoSmoothing()
+
+    def _settings(self) -> Settings:
+        return Settings(
+            learning_rate=self.learning_rate,
+            potential_learning_rate=self.potential_learning_rate or self.learning_rate,
+            one_cycle=self.one_cycle,
+            batch_size=self.batch_size,
+            pairs_batch_size=self.batch_size,
+            max_steps=self.max_steps,
+            time_budget=self.time_budget,
+            max_grad_norm=self.max_grad_norm,
+        )
+
+    def _empty_plan(self, dim_x: int, dim_y: int, n_atoms: int) -> MixturePlan:
+        cost = SlopeCost(
+            dim_x=dim_x,
+            dim_y=dim_y,
+            n_slopes=self.n_slopes,
+            hidden=self.hidden,
+            weight_hidden=self.weight_hidden,
+            activation=self.activation,
+            slope_std=self.slope_std,
+        )
+        potential = MixturePotential(
+            dim_y=dim_y, n_atoms=n_atoms, covariance=self.covariance, variance_floor=self.variance_floor
+        )
+        return MixturePlan(cost, potential)
+
+    def _make_plan(self, samples: Samples, random: np.random.RandomState) -> MixturePlan:
+        n_atoms = n_atoms_for(len(samples.target), self.n_atoms) if self.start == "mixture" else self.n_atoms
+        with torch.random.fork_rng(devices=[]):  # networks draw their first weights from torch's global generator
+            torch.manual_seed(int(random.randint(2**31)))
+            plan = self._empty_plan(samples.source.shape[1], samples.target.shape[1], n_atoms).to(samples.source.dtype)
+        if self.start == "mixture":
+            start_from_mixture(plan.potential, samples.target, samples.target_weight, random)
+        else:
+            start_from_samples(plan.potential, samples.target, self.start_variance, random)
+        return plan.to(samples.source.device)
+
+    def _keep(self, plan: MixturePlan, outcome: Outcome) -> None:
+        """Puts what training brought into the fitted attributes, and says what the user must know."""
+        self.plan_ = plan.cpu().double().eval().requires_grad_(False)
+        log_det = float(self.y_scaler_.scale.log().sum())
+        self.history_ = outcome.history
+        self.history_["held_out_nll"] = [nll + log_det for nll in outcome.history["held_out_nll"]]
+        self.n_steps_ = outcome.best_step
+        self.ended_ = outcome.ended
+        self.validation_score_ = -self.history_["held_out_nll"][self.history_["step"].index(outcome.best_step)]
+        if outcome.ended == "interrupted":
+            warnings.warn(
+                f"Interrupted after {self.history_['step'][-1]} steps: the best model so far, of step {self.n_steps_}, is kept.",
+                stacklevel=3,
+            )
+        if outcome.ended == "diverged":
+            warnings.warn(
+                f"Training met numbers that are not finite and stopped; the best model before, of step {self.n_steps_}, is "
+                "kept. A smaller learning_rate or a larger variance_floor helps.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+def load(path: str | os.PathLike) -> MixtureTranslator:
+    """Reads a model that `save` wrote."""
+    tensors, description = read_model(path)
+    return ESTIMATORS[description["estimator"]]._from_file(tensors, description)
+
+
+ESTIMATORS = {"MixtureTranslator": MixtureTranslator}

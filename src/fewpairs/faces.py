@@ -1,0 +1,141 @@
+"""The face that every translator shows: what comes in is checked, and what goes out is read off p(y|x).
+
+A translator supplies `fit` and the distribution of y given x (`conditional`). Samples, densities, means, quantiles and
+intervals follow from that here, in the user's units and shapes.
+"""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from fewpairs import checks
+from fewpairs.conditionals import ConditionalMixture
+from fewpairs.data import Samples
+
+__all__ = ["Translator"]
+
+LEAST_PAIRS = 2
+
+
+class Translator(RegressorMixin, BaseEstimator):
+    """Abstract: an estimator of p(y|x). See `estimators` for the ones to use."""
+
+    @abstractmethod
+    def fit(self, X: Any, Y: Any, sample_weight: Any = None, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
+        """Learns from pairs and unpaired rows."""
+
+    @abstractmethod
+    def conditional(self, X: Any) -> ConditionalMixture:
+        """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
+        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional."""
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        return self._outputs(self.conditional(X).sample((n_samples,), generator=generator))
+
+    def score_samples(self, X: Any, Y: Any) -> np.ndarray:
+        """log p(y|x), one number a row, in the user's units."""
+        conditional = self.conditional(X)
+        y = self._check_y(Y)
+        checks.refuse_unequal(conditional.batch_shape[0], len(y))
+        with torch.no_grad():
+            return conditional.log_prob(torch.from_numpy(y)).numpy()
+
+    def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
+        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
+        scores = self.score_samples(X, Y)
+        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The conditional mean: (rows, dim_y), or (rows,) if Y was one-dimensional."""
+        return self._outputs(self.conditional(X).mean)
+
+    def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """The quantiles of each output on its own: (quantiles, rows, dim_y), or (quantiles, rows)."""
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if not ((levels > 0) & (levels < 1)).all():
+            raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
+        return self._outputs(self.conditional(X).icdf(torch.from_numpy(levels)))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the central interval of each output on its own."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, but {coverage!r} came.")
+        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+        return lower, upper
+
+    def _gather(
+        self,
+        X: Any,
+        Y: Any,
+        sample_weight: Any,
+        X_unpaired: Any,
+        Y_unpaired: Any,
+        X_unpaired_weight: Any,
+        Y_unpaired_weight: Any,
+    ) -> Samples:
+        """Checks everything that comes in, remembers its columns, and puts it together as float64 tensors."""
+        if Y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but Y is None: fit(X, Y) takes pairs.")
+        checks.refuse_text_columns(X, "X")
+        validate_data(self, X, dtype=None, ensure_all_finite=False)  # sets n_features_in_ and feature_names_in_
+        x, y = self._check_x(X), checks.as_rows(Y, "Y")
+        checks.refuse_unequal(len(x), len(y))
+        checks.refuse_few_pairs(len(x), LEAST_PAIRS)
+        self.is_1d_ = np.ndim(Y) == 1
+        self.n_outputs_ = y.shape[1]
+        self.target_names_ = checks.column_names(Y)
+        weight = checks.as_weight(sample_weight, x, "sample_weight")
+        more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)
+        more_y, more_y_weight = self._check_unpaired(Y_unpaired, Y_unpaired_weight, y, "Y", self._check_y)
+        checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y]), self.target_names_)
+        return Samples.gather(
+            torch.from_numpy(x),
+            torch.from_numpy(y),
+            unpaired_x=_tensor(more_x),
+            unpaired_y=_tensor(more_y),
+            pairs_weight=_tensor(weight),
+            unpaired_x_weight=_tensor(more_x_weight),
+            unpaired_y_weight=_tensor(more_y_weight),
+        )
+
+    def _check_unpaired(
+        self, rows: Any, weight: Any, paired: np.ndarray, name: str, check: Any
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if rows is None:
+            if weight is not None:
+                raise ValueError(f"{name}_unpaired_weight came without {name}_unpaired. Pass the rows it belongs to.")
+            return None, None
+        rows = check(rows, f"{name}_unpaired")
+        warning = checks.describe_unlike(rows, paired, name)
+        if warning:
+            warnings.warn(warning, stacklevel=5)
+        return rows, checks.as_weight(weight, rows, f"{name}_unpaired_weight")
+
+    def _check_x(self, X: Any, name: str = "X") -> np.ndarray:
+        names = getattr(self, "feature_names_in_", None)
+        return checks.as_rows(X, name, n_columns=self.n_features_in_, names=None if names is None else list(names))
+
+    def _check_y(self, Y: Any, name: str = "Y") -> np.ndarray:
+        return checks.as_rows(Y, name, n_columns=self.n_outputs_, names=self.target_names_)
+
+    def _outputs(self, y: Tensor) -> np.ndarray:
+        return y.numpy()[..., 0] if self.is_1d_ else y.numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = True  # `score` is a log-likelihood, not R²
+        return tags
+
+
+def _tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)

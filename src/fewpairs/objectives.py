@@ -1,0 +1,46 @@
+"""Objectives: what a plan is asked to minimise. Pure functions of (plan, samples) to a scalar.
+
+    supervised    −mean_pairs log p(y|x)                                  pairs alone; the yardstick
+    inverse_eot   mean_pairs c − mean_target f + mean_source log Z        the paper's empirical loss, as written
+    marginal      supervised − μ · mean_target log p̂(y)                   bounded; p̂ is the average of p(·|x) over the source
+
+On finite samples `inverse_eot` has no lower bound: adding any h(y) to cost and potential leaves the plan alone and moves
+the loss by mean_pairs h − mean_target h. `marginal` asks for the same (explain the pairs, have the right marginal of y)
+but depends on the plan alone. At μ = 1 it is the loss the paper calls CGMM (SS), with all cross terms formed.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from fewpairs.data import Samples
+from fewpairs.plans import MixturePlan
+
+__all__ = ["Objective", "inverse_eot", "marginal", "supervised"]
+
+Objective = Callable[[MixturePlan, Samples], Tensor]
+
+
+def supervised(plan: MixturePlan, samples: Samples) -> Tensor:
+    """The negative log-likelihood of the pairs."""
+    return _mean(-plan.log_prob(samples.pairs_x, samples.pairs_y), samples.pairs_weight)
+
+
+def inverse_eot(plan: MixturePlan, samples: Samples) -> Tensor:
+    """The paper's empirical loss, in units of ε."""
+    return (
+        _mean(plan.cost(samples.pairs_x, samples.pairs_y), samples.pairs_weight)
+        - _mean(plan.potential(samples.target), samples.target_weight)
+        + _mean(plan.log_partition(samples.source), samples.source_weight)
+    )
+
+
+def marginal(plan: MixturePlan, samples: Samples, unpaired_weight: float = 3.0) -> Tensor:
+    """The negative log-likelihood of the pairs, and μ times that of the target under the plan's own marginal."""
+    log_marginal = plan.log_marginal(samples.target, samples.source, samples.source_weight)
+    return supervised(plan, samples) - unpaired_weight * _mean(log_marginal, samples.target_weight)
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean; a minibatch brings weights whose mean is no longer one."""
+    return (values * weight).sum() / weight.sum()

@@ -1,0 +1,82 @@
+"""Plans: conditional distributions p(y|x) = exp(f(y) − c(x, y)) / Z(x), made of a cost c and a potential f.
+
+A `MixturePlan` knows its normaliser exactly. With slopes v_m(x), a_m(x) and atoms w_n, b_n, B_n,
+
+    z_mn(x) = w_n v_m(x) exp(½ a_mᵀB_n a_m + b_nᵀa_m),    Z(x) = Σ_mn z_mn(x),
+
+and p(y|x) is a mixture of M·N Gaussians with weights z_mn/Z, means b_n + B_n a_m(x) and covariances B_n. How a plan is
+learnt lives in `objectives` and `training`.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from fewpairs.conditionals import ConditionalMixture, log_partition
+from fewpairs.costs import SlopeCost, slope_cost
+from fewpairs.potentials import MixturePotential
+from fewpairs.products import logsumexp_product
+
+__all__ = ["MixturePlan"]
+
+
+class MixturePlan(nn.Module):
+    """Creates the plan of a slope cost and a mixture potential; `plan(x)` is the distribution of y given x.
+
+    Arguments:
+        cost: The cost c.
+        potential: The potential f.
+
+    Example:
+        >>> plan = MixturePlan(SlopeCost(dim_x=2, dim_y=1, n_slopes=3), MixturePotential(dim_y=1, n_atoms=5))
+        >>> plan(torch.zeros(4, 2)).sample((10,)).shape
+        torch.Size([10, 4, 1])
+    """
+
+    def __init__(self, cost: SlopeCost, potential: MixturePotential) -> None:
+        super().__init__()
+        self.cost = cost
+        self.potential = potential
+
+    def energy(self, x: Tensor, y: Tensor) -> Tensor:
+        """c(x, y) − f(y), so that p(y|x) ∝ exp(−energy)."""
+        return self.cost(x, y) - self.potential(y)
+
+    def log_partition(self, x: Tensor) -> Tensor:
+        """log Z(x) = log ∫ exp(−energy(x, y)) dy."""
+        return log_partition(*self.cost.slopes(x), self.potential.atoms())
+
+    def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x), one number a row."""
+        log_v, a = self.cost.slopes(x)
+        return self.potential(y) - slope_cost(log_v, a, y) - log_partition(log_v, a, self.potential.atoms())
+
+    def log_marginal(self, y: Tensor, source: Tensor, source_weight: Tensor | None = None) -> Tensor:
+        """log p̂(y), where p̂ is the average of p(·|x) over the source, weighted if weights are given.
+
+        The atoms enter through f(y) and log Z(x) alone; what remains is one product of the y's with all slopes of the
+        source: log p̂(y) = f(y) + log Σ_qm exp(⟨a_m(x_q), y⟩ + log v_m(x_q) − log Z(x_q) + log weight_q).
+        """
+        log_v, a = self.cost.slopes(source)
+        log_share = -log_partition(log_v, a, self.potential.atoms())
+        if source_weight is None:
+            log_share = log_share - torch.tensor(len(source)).to(y).log()
+        else:
+            least = torch.finfo(y.dtype).tiny  # a weight of zero must stay finite as a logarithm
+            log_share = log_share + (source_weight / source_weight.sum()).clamp(min=least).log()
+        columns = torch.cat([a, (log_v + log_share.unsqueeze(-1)).unsqueeze(-1)], dim=-1).flatten(0, 1)
+        rows = torch.cat([y, torch.ones_like(y[:, :1])], dim=-1)
+        return self.potential(y) + logsumexp_product(rows, columns)
+
+    def conditional(self, x: Tensor, loc: Tensor | None = None, scale: Tensor | None = None) -> ConditionalMixture:
+        """The distribution of `loc + scale · y` given x, for x of shape (rows, dim_x)."""
+        log_v, a = self.cost.slopes(x)
+        loc = a.new_zeros(a.shape[-1]) if loc is None else loc
+        scale = a.new_ones(a.shape[-1]) if scale is None else scale
+        return ConditionalMixture(log_v, a, self.potential.atoms(), loc, scale)
+
+    def forward(self, x: Tensor) -> ConditionalMixture:
+        return self.conditional(x)
+
+    def sample(self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """Draws y's of shape (n_samples, rows, dim_y)."""
+        return self.conditional(x).sample((n_samples,), generator=generator)

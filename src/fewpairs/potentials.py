@@ -1,0 +1,193 @@
+"""Potentials f(y): where the y's are, whatever x is.
+
+The mixture potential is f(y) = log Σ_n w_n N(y | b_n, B_n). Its N Gaussians are the *atoms*. An atom meets a vector u
+only through linear and quadratic terms of u, so with features φ(u) = [quadratic(u), u, 1] both
+
+    log w_n + ½ aᵀB_n a + b_nᵀa   (an atom tilted by a slope a)      and      log w_n N(y | b_n, B_n)
+
+are inner products of φ with one column per atom. Diagonal and full covariances differ in `quadratic` alone.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fewpairs.products import logsumexp_product
+
+__all__ = ["ATOMS", "DiagonalAtoms", "FullAtoms", "MixturePotential"]
+
+
+class DiagonalAtoms(NamedTuple):
+    """N Gaussians with diagonal covariances: weights (N,), means (N, D) and variances (N, D)."""
+
+    log_w: Tensor
+    b: Tensor
+    B: Tensor
+
+    @staticmethod
+    def n_raw(dim_y: int) -> tuple[int, ...]:
+        return (dim_y,)
+
+    @staticmethod
+    def covariance(raw: Tensor, floor: float) -> Tensor:
+        """Free parameters → variances that never fall below the floor."""
+        return raw.exp() + floor
+
+    @staticmethod
+    def raw(B: Tensor, floor: float) -> Tensor:
+        """Variances → free parameters; a variance below the floor ends up just above it."""
+        return (B - floor).clamp(min=max(1e-3 * floor, torch.finfo(B.dtype).tiny)).log()
+
+    @staticmethod
+    def features(u: Tensor) -> Tensor:
+        return torch.cat([u * u, u, torch.ones_like(u[..., :1])], dim=-1)
+
+    def tilt_columns(self) -> Tensor:
+        return torch.cat([self.B / 2, self.b, self.log_w.unsqueeze(-1)], dim=-1)
+
+    def density_columns(self) -> Tensor:
+        constant = self.log_w - ((self.b**2 / self.B) + self.B.log() + math.log(2 * math.pi)).sum(-1) / 2
+        return torch.cat([-0.5 / self.B, self.b / self.B, constant.unsqueeze(-1)], dim=-1)
+
+    def variances(self) -> Tensor:
+        """The variance of each output, (N, D)."""
+        return self.B
+
+    def tilted_means(self, a: Tensor, output: int) -> Tensor:
+        """One output of b_n + B_n a_m for all slopes and atoms: (..., M, D) → (..., M, N)."""
+        return self.b[:, output] + a[..., output, None] * self.B[:, output]
+
+    def tilted_mean(self, a: Tensor, atom: Tensor) -> Tensor:
+        """b_n + B_n a for one chosen atom each: (..., D), (...) → (..., D)."""
+        return self.b[atom] + self.B[atom] * a
+
+    def pooled_shift(self, pooled: Tensor) -> Tensor:
+        """Σ_n B_n s_n, where s_n is the weighted sum of slopes at atom n: (..., N, D) → (..., D)."""
+        return (pooled * self.B).sum(dim=-2)
+
+    def scale_noise(self, noise: Tensor, atom: Tensor) -> Tensor:
+        """B_n^½ times standard noise: (..., D), (...) → (..., D)."""
+        return noise * self.B.sqrt()[atom]
+
+
+class FullAtoms(NamedTuple):
+    """N Gaussians with full covariances: weights (N,), means (N, D) and covariances (N, D, D)."""
+
+    log_w: Tensor
+    b: Tensor
+    B: Tensor
+
+    @staticmethod
+    def n_raw(dim_y: int) -> tuple[int, ...]:
+        return (dim_y, dim_y)
+
+    @staticmethod
+    def covariance(raw: Tensor, floor: float) -> Tensor:
+        """Free parameters → L Lᵀ + floor · I, where L has the exponentials of raw's diagonal on its own."""
+        L = raw.tril(-1) + torch.diag_embed(raw.diagonal(dim1=-2, dim2=-1).exp())
+        return L @ L.mT + floor * torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device)
+
+    @staticmethod
+    def raw(B: Tensor, floor: float) -> Tensor:
+        """Covariances → free parameters; directions below the floor end up just above it."""
+        values, vectors = torch.linalg.eigh(B)
+        least = max(1e-3 * floor, 1e2 * torch.finfo(B.dtype).eps * float(values.max()))
+        L = torch.linalg.cholesky((vectors * (values - floor).clamp(min=least).unsqueeze(-2)) @ vectors.mT)
+        return L.tril(-1) + torch.diag_embed(L.diagonal(dim1=-2, dim2=-1).log())
+
+    @staticmethod
+    def features(u: Tensor) -> Tensor:
+        i, j = torch.triu_indices(u.shape[-1], u.shape[-1], device=u.device)
+        return torch.cat([u[..., i] * u[..., j], u, torch.ones_like(u[..., :1])], dim=-1)
+
+    def tilt_columns(self) -> Tensor:
+        return torch.cat([_half_quadratic(self.B), self.b, self.log_w.unsqueeze(-1)], dim=-1)
+
+    def density_columns(self) -> Tensor:
+        cholesky = torch.linalg.cholesky(self.B)
+        precision = torch.cholesky_inverse(cholesky)
+        natural_mean = (precision @ self.b.unsqueeze(-1)).squeeze(-1)
+        log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        dim_y = self.b.shape[-1]
+        constant = self.log_w - ((self.b * natural_mean).sum(-1) + log_det + dim_y * math.log(2 * math.pi)) / 2
+        return torch.cat([-_half_quadratic(precision), natural_mean, constant.unsqueeze(-1)], dim=-1)
+
+    def variances(self) -> Tensor:
+        return self.B.diagonal(dim1=-2, dim2=-1)
+
+    def tilted_means(self, a: Tensor, output: int) -> Tensor:
+        return self.b[:, output] + a @ self.B[:, output, :].mT
+
+    def tilted_mean(self, a: Tensor, atom: Tensor) -> Tensor:
+        return self.b[atom] + _times_chosen(self.B, a, atom)
+
+    def pooled_shift(self, pooled: Tensor) -> Tensor:
+        return pooled.flatten(-2) @ self.B.mT.flatten(0, 1)
+
+    def scale_noise(self, noise: Tensor, atom: Tensor) -> Tensor:
+        return _times_chosen(torch.linalg.cholesky(self.B), noise, atom)
+
+
+Atoms = DiagonalAtoms | FullAtoms
+ATOMS: dict[str, type[DiagonalAtoms] | type[FullAtoms]] = {"diagonal": DiagonalAtoms, "full": FullAtoms}
+
+
+def _half_quadratic(matrices: Tensor) -> Tensor:
+    """½ uᵀAu as coefficients of u_i u_j, i ≤ j: the diagonal halved, the off-diagonal whole."""
+    i, j = torch.triu_indices(matrices.shape[-1], matrices.shape[-1], device=matrices.device)
+    return matrices[..., i, j] * torch.where(i == j, 0.5, 1.0).to(matrices)
+
+
+def _times_chosen(matrices: Tensor, vectors: Tensor, atom: Tensor) -> Tensor:
+    """matrices[atom] @ vectors, one atom at a time: gathering a D×D matrix per row would be the largest array here."""
+    outcome = torch.empty_like(vectors)
+    for n in range(len(matrices)):
+        chosen = atom == n
+        outcome[chosen] = vectors[chosen] @ matrices[n].mT
+    return outcome
+
+
+class MixturePotential(nn.Module):
+    r"""Creates the potential f(y) = log Σ_n w_n N(y | b_n, B_n).
+
+    Arguments:
+        dim_y: The number of columns of y.
+        n_atoms: The number N of atoms.
+        covariance: The kind of atoms, a key of `ATOMS`.
+        variance_floor: No variance in any direction falls below it; zero leaves them free.
+
+    Example:
+        >>> potential = MixturePotential(dim_y=1, n_atoms=1)
+        >>> log_w, b, B = potential.atoms()
+        >>> torch.allclose(potential(b), -0.5 * torch.log(2 * torch.pi * B).squeeze())
+        True
+    """
+
+    def __init__(
+        self, *, dim_y: int, n_atoms: int, covariance: str = "diagonal", variance_floor: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.kind = ATOMS[covariance]
+        self.variance_floor = variance_floor
+        self.raw_w = nn.Parameter(torch.zeros(n_atoms))
+        self.b = nn.Parameter(torch.zeros(n_atoms, dim_y))
+        self.raw_B = nn.Parameter(torch.zeros(n_atoms, *self.kind.n_raw(dim_y)))
+
+    def atoms(self) -> Atoms:
+        """The normalised log weights (N,), means (N, D) and covariances (N, D) or (N, D, D)."""
+        B = self.kind.covariance(self.raw_B, self.variance_floor)
+        return self.kind(self.raw_w.log_softmax(dim=-1), self.b, B)
+
+    @torch.no_grad()
+    def set_atoms(self, log_w: Tensor, b: Tensor, B: Tensor) -> None:
+        """Puts given atoms in; covariances below the floor are raised to it."""
+        self.raw_w.copy_(log_w)
+        self.b.copy_(b)
+        self.raw_B.copy_(self.kind.raw(B, self.variance_floor))
+
+    def forward(self, y: Tensor) -> Tensor:
+        atoms = self.atoms()
+        rows = atoms.features(y.reshape(-1, y.shape[-1]))
+        return logsumexp_product(rows, atoms.density_columns()).reshape(y.shape[:-1])

@@ -1,0 +1,41 @@
+"""What the tests share: small plans with random parameters, in float64 so that laws hold to rounding."""
+
+import pytest
+import torch
+
+from fewpairs.costs import SlopeCost
+from fewpairs.plans import MixturePlan
+from fewpairs.potentials import ATOMS, MixturePotential
+
+torch.set_num_threads(1)  # two test processes share two cores
+
+
+def make_plan(
+    *, dim_x: int = 2, dim_y: int = 2, n_slopes: int = 3, n_atoms: int = 4, covariance: str = "diagonal", seed: int = 0
+) -> MixturePlan:
+    """A plan that is nothing special: slopes of size one, atoms of different widths and weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        cost = SlopeCost(dim_x=dim_x, dim_y=dim_y, n_slopes=n_slopes, hidden=(8,), slope_std=0.5)
+        potential = MixturePotential(dim_y=dim_y, n_atoms=n_atoms, covariance=covariance)
+        root = 0.6 * torch.randn(n_atoms, dim_y, dim_y, dtype=torch.float64)
+        full = root @ root.mT + 0.2 * torch.eye(dim_y, dtype=torch.float64)
+        B = full if covariance == "full" else full.diagonal(dim1=-2, dim2=-1)
+        plan = MixturePlan(cost, potential).double()
+        plan.potential.set_atoms(torch.randn(n_atoms), torch.randn(n_atoms, dim_y, dtype=torch.float64), B)
+    return plan
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(params=list(ATOMS))
+def covariance(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def plan(covariance: str) -> MixturePlan:
+    return make_plan(covariance=covariance)

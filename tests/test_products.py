@@ -1,0 +1,35 @@
+"""The blocked log-sum-exp of a product is the plain one, values and gradients, whatever the blocks."""
+
+import pytest
+import torch
+
+from fewpairs import products
+from fewpairs.products import logsumexp_product
+
+
+@pytest.mark.parametrize("block", [7, 64, 2**18])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_equals_the_plain_form(block: int, batch: tuple[int, ...], generator: torch.Generator, monkeypatch) -> None:
+    monkeypatch.setattr(products, "CPU_BLOCK", block)
+    rows = torch.randn(*batch, 13, 4, dtype=torch.float64, generator=generator).requires_grad_()
+    columns = (20 * torch.randn(*batch, 29, 4, dtype=torch.float64, generator=generator)).requires_grad_()
+    pull = torch.randn(*batch, 13, dtype=torch.float64, generator=generator)
+
+    plain = torch.logsumexp(rows @ columns.mT, dim=-1)
+    expected = torch.autograd.grad(plain, (rows, columns), pull)
+    value = logsumexp_product(rows, columns)
+    grads = torch.autograd.grad(value, (rows, columns), pull)
+
+    torch.testing.assert_close(value, plain, atol=1e-12, rtol=1e-12)
+    for grad, wanted in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad, wanted, atol=1e-10, rtol=1e-10)  # sums of thirty terms of size twenty
+
+
+def test_large_exponents_do_not_overflow() -> None:
+    rows, columns = torch.tensor([[1.0]]), torch.tensor([[1e4], [1e4], [-1e30]])
+    torch.testing.assert_close(logsumexp_product(rows, columns), torch.tensor([1e4 + 0.6931]), atol=1e-3, rtol=0)
+
+
+def test_without_gradient_nothing_is_kept() -> None:
+    with torch.no_grad():
+        assert logsumexp_product(torch.zeros(2, 1, requires_grad=True), torch.zeros(3, 1)).grad_fn is None
