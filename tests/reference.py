@@ -20,7 +20,9 @@ def conditional(plan: MixturePlan, x: Tensor) -> MixtureSameFamily:
     log_w, b, _ = plan.potential.atoms()
     B = full_covariances(plan)
     shift = torch.einsum("nij,rmj->rmni", B, a)
-    log_z = log_v[:, :, None] + log_w + 0.5 * torch.einsum("rmni,rmi->rmn", shift, a) + torch.einsum("ni,rmi->rmn", b, a)
+    log_z = (
+        log_v[:, :, None] + log_w + 0.5 * torch.einsum("rmni,rmi->rmn", shift, a) + torch.einsum("ni,rmi->rmn", b, a)
+    )
     means = (b + shift).flatten(1, 2)
     covariances = B.repeat(a.shape[1], 1, 1).expand(len(x), -1, -1, -1)
     return MixtureSameFamily(Categorical(logits=log_z.flatten(1)), MultivariateNormal(means, covariances))

@@ -65,4 +65,6 @@ def test_on_the_way_down_marginal_is_bounded_and_inverse_eot_is_not(samples: Sam
     direction = samples.target.mean(0) - samples.pairs_y.mean(0)
     values = [inverse_eot(tilt(plan, size * direction), samples) for size in (0.0, 10.0, 100.0)]
     assert values[0] - values[1] > 1
-    torch.testing.assert_close((values[0] - values[2]) / (values[0] - values[1]), torch.tensor(10.0).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        (values[0] - values[2]) / (values[0] - values[1]), torch.tensor(10.0).double(), atol=1e-6, rtol=0
+    )

@@ -38,7 +38,9 @@ def test_density_is_the_papers_mixture(plan: MixturePlan, generator: torch.Gener
     torch.testing.assert_close(plan.conditional(x).log_prob(y), expected, atol=1e-10, rtol=0)
 
 
-def test_moments_and_marginals_are_the_papers_mixture(plan: MixturePlan, generator: torch.Generator, monkeypatch) -> None:
+def test_moments_and_marginals_are_the_papers_mixture(
+    plan: MixturePlan, generator: torch.Generator, monkeypatch
+) -> None:
     monkeypatch.setattr(conditionals, "BLOCK", 100)  # several blocks of rows
     x, y = torch.randn(2, 20, 2, dtype=torch.float64, generator=generator)
     conditional, expected = plan.conditional(x), reference.conditional(plan, x)
@@ -81,9 +83,13 @@ def test_sampled_outputs_vary_together(covariance: str, generator: torch.Generat
     components = expected.component_distribution
     weights = expected.mixture_distribution.probs[0]
     centred = components.mean[0] - expected.mean[0]
-    covariances = (weights[:, None, None] * (components.covariance_matrix[0] + centred[:, :, None] * centred[:, None])).sum(0)
+    covariances = (
+        weights[:, None, None] * (components.covariance_matrix[0] + centred[:, :, None] * centred[:, None])
+    ).sum(0)
     drawn = torch.cov(plan.sample(x, 100_000, generator)[:, 0].T)
-    torch.testing.assert_close(drawn, covariances, atol=0.05 * float(covariances.diagonal().max()), rtol=0)  # ~10 std. errors
+    torch.testing.assert_close(
+        drawn, covariances, atol=0.05 * float(covariances.diagonal().max()), rtol=0
+    )  # ~10 std. errors
 
 
 def test_log_marginal_is_the_mean_of_conditionals(plan: MixturePlan, generator: torch.Generator) -> None:

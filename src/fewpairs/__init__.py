@@ -17,4 +17,4 @@ __all__ = ["MixtureTranslator", "Samples", "Unpaired", "load", "split_frame"]
 try:
     __version__ = version("fewpairs")
 except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0.1.0"
+    __version__ = "0+source"

@@ -28,20 +28,19 @@ class Unpaired:
         return f"Unpaired({_num_samples(self.rows)} rows)"
 
 
-def as_rows(rows: Any, name: str, *, n_columns: int | None = None, names: list[str] | None = None) -> np.ndarray:
-    """Checks a table of numbers and returns it as (rows, columns); one-dimensional input is one column.
+def as_rows(
+    rows: Any, name: str, *, n_columns: int | None = None, names: list[str] | None = None, may_be_1d: bool = False
+) -> np.ndarray:
+    """Checks a table of numbers and returns it as (rows, columns) in float64.
 
     Arguments:
         rows: An array, tensor or frame, wrapped in `Unpaired` or not.
         name: What the caller calls it, for the error.
         n_columns: How many columns it must have.
         names: The names its columns must have, if it is a frame.
+        may_be_1d: Whether a one-dimensional array is welcome, as one column.
     """
-    rows = rows.rows if isinstance(rows, Unpaired) else rows
-    if isinstance(rows, torch.Tensor):
-        rows = rows.detach().cpu().numpy()
-    if isinstance(rows, pd.Series):
-        rows = rows.to_frame()
+    rows = unwrap(rows)
     refuse_text_columns(rows, name)
     came_names = column_names(rows)
     if names is not None and came_names is not None and came_names != names:
@@ -49,12 +48,8 @@ def as_rows(rows: Any, name: str, *, n_columns: int | None = None, names: list[s
             f"{name} has the columns {came_names}, but {names} were expected, in this order. "
             f"Pick and order them: {name}[{names}]."
         )
-    if n_columns is None or getattr(rows, "ndim", 2) == 1:
-        table = check_array(rows, dtype=np.float64, ensure_2d=False, ensure_all_finite=False, input_name=name)
-    else:
-        table = check_array(rows, dtype=np.float64, ensure_all_finite=False, input_name=name)
-    if table.ndim == 1:
-        table = table[:, None]
+    table = check_array(rows, dtype=np.float64, ensure_2d=not may_be_1d, ensure_all_finite=False, input_name=name)
+    table = table[:, None] if table.ndim == 1 else table
     refuse_holes(table, name, came_names)
     if n_columns is not None and table.shape[1] != n_columns:
         raise ValueError(
@@ -65,10 +60,17 @@ def as_rows(rows: Any, name: str, *, n_columns: int | None = None, names: list[s
     return table
 
 
+def unwrap(rows: Any) -> Any:
+    """What scikit-learn understands: tensors become arrays, series become frames, `Unpaired` its rows."""
+    rows = rows.rows if isinstance(rows, Unpaired) else rows
+    if isinstance(rows, torch.Tensor):
+        return rows.detach().cpu().numpy()
+    return rows.to_frame() if isinstance(rows, pd.Series) else rows
+
+
 def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
     """Checks one weight a row: finite, not negative, not all zero. None is ones."""
-    if isinstance(weight, torch.Tensor):
-        weight = weight.detach().cpu().numpy()
+    weight = unwrap(weight) if isinstance(weight, torch.Tensor) else weight
     weight = _check_sample_weight(weight, rows, dtype=np.float64)
     if (weight < 0).any():
         raise ValueError(f"{name} must not be negative, but its least entry is {weight.min():g}. Clip it at zero.")

@@ -61,7 +61,9 @@ class ConditionalMixture(Distribution):
         return potential - slope_cost(self.log_v, self.a, y) - log_z - self.scale.log().sum()
 
     @torch.no_grad()
-    def sample(self, sample_shape: torch.Size | tuple = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, sample_shape: torch.Size | list[int] | tuple[int, ...] = (), generator: torch.Generator | None = None
+    ) -> Tensor:
         """Draws y's of shape (*sample_shape, rows, D)."""
         shape = torch.Size(sample_shape)
         draws = [part._draw(shape.numel(), generator) for part in self._row_blocks(shape.numel())]

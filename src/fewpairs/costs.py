@@ -57,9 +57,7 @@ class SlopeCost(nn.Module):
         if weight_hidden is None:
             n_outputs += n_slopes
         else:
-            self.weight_net = make_mlp(
-                dim_x, n_slopes, hidden=weight_hidden, activation=activation, last_std=slope_std
-            )
+            self.weight_net = make_mlp(dim_x, n_slopes, hidden=weight_hidden, activation=activation, last_std=slope_std)
         self.slope_net = make_mlp(dim_x, n_outputs, hidden=hidden, activation=activation, last_std=slope_std)
 
     def slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,10 @@ Source and target hold the pairs' own points too, so a missing kind of unpaired 
 Arrays come in through `checks`; this room knows tensors alone.
 """
 
+import warnings
 from collections import Counter
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,12 +42,16 @@ class Samples:
     pairs_y: Tensor
     source: Tensor
     target: Tensor
-    pairs_weight: Tensor | None = None
-    source_weight: Tensor | None = None
-    target_weight: Tensor | None = None
+    pairs_weight: Tensor = None  # type: ignore[assignment]  # filled in below
+    source_weight: Tensor = None  # type: ignore[assignment]
+    target_weight: Tensor = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        for name, rows in (("pairs_weight", self.pairs_x), ("source_weight", self.source), ("target_weight", self.target)):
+        for name, rows in (
+            ("pairs_weight", self.pairs_x),
+            ("source_weight", self.source),
+            ("target_weight", self.target),
+        ):
             weight = getattr(self, name)
             weight = torch.ones_like(rows[:, 0]) if weight is None else weight / weight.mean()
             object.__setattr__(self, name, weight)
@@ -69,9 +74,26 @@ class Samples:
         target, target_weight = _append(pairs_y, weight, unpaired_y, unpaired_y_weight)
         return cls(pairs_x, pairs_y, source, target, weight, source_weight, target_weight)
 
-    def to(self, *args, **kwargs) -> "Samples":
+    @classmethod
+    def from_frame(cls, frame: "pd.DataFrame", *, x: list[str], y: list[str], on_holes: str = "raise") -> "Samples":
+        """One table with gaps as samples: see `split_frame`, whose parts `fit` takes too."""
+        parts = split_frame(frame, x=x, y=y, on_holes=on_holes)
+        pairs_x, pairs_y, more_x, more_y = (torch.tensor(part.to_numpy(dtype=np.float64)) for part in parts)
+        return cls.gather(pairs_x, pairs_y, unpaired_x=more_x, unpaired_y=more_y)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Samples":
         """The same samples on another device or in another precision."""
         return Samples(**{field.name: getattr(self, field.name).to(*args, **kwargs) for field in fields(self)})
+
+    def standardise(self, x_scaler: "Scaler", y_scaler: "Scaler") -> "Samples":
+        """The same samples with every x and every y brought to scale."""
+        return replace(
+            self,
+            pairs_x=x_scaler(self.pairs_x),
+            pairs_y=y_scaler(self.pairs_y),
+            source=x_scaler(self.source),
+            target=y_scaler(self.target),
+        )
 
     def draw(
         self, *, n_pairs: int, n_source: int, n_target: int, generator: torch.Generator | None = None
@@ -93,16 +115,17 @@ class Samples:
     def split(self, n_held_out: int, generator: torch.Generator | None = None) -> tuple["Samples", "Samples"]:
         """Holds out pairs, and takes their x's and y's out of source and target too.
 
-        A value that source or target holds more often than the pairs can explain (once as their own, once repeated
-        among the unpaired rows) is a common value, such as an integer, and no trace of the held-out pair: it stays.
+        A value that the other pairs have too, or that source or target hold more often than the held-out pairs explain
+        (once as their own, once repeated among the unpaired rows), is a common value, such as an integer, and gives no
+        held-out pair away: it stays.
 
         Returns:
             What is left to learn from, and the held-out pairs alone.
         """
         order = torch.randperm(len(self.pairs_x), generator=generator, device=self.pairs_x.device)
         held, kept = order[:n_held_out], order[n_held_out:]
-        q = _rows_without(self.source, self.pairs_x[held], self.pairs_x)
-        r = _rows_without(self.target, self.pairs_y[held], self.pairs_y)
+        q = _rows_without(self.source, self.pairs_x[held], self.pairs_x[kept])
+        r = _rows_without(self.target, self.pairs_y[held], self.pairs_y[kept])
         left = Samples(
             self.pairs_x[kept],
             self.pairs_y[kept],
@@ -149,7 +172,7 @@ def split_frame(
         x: The names of the columns of x.
         y: The names of the columns of y.
         on_holes: What to do with rows in which only some of the x's, or some of the y's, are missing, or all of both:
-            "raise" refuses them, "drop" leaves them out.
+            "raise" refuses them, "drop" leaves them out and says how many.
 
     Example:
         >>> import pandas as pd
@@ -165,16 +188,19 @@ def split_frame(
     no_x, no_y = x_gaps.all(axis=1), y_gaps.all(axis=1)
     whole = (has_x & has_y) | (has_x & no_y) | (no_x & has_y)
     if on_holes == "raise" and not whole.all():
-        holes = pd_columns_with_holes(frame.loc[~whole, [*x, *y]])
+        holes = [name for name in [*x, *y] if frame.loc[~whole, name].isna().any()]
         raise ValueError(
             f"{(~whole).sum()} of {len(frame)} rows have holes inside x or y (columns with holes there: {holes}). "
             'A row must have all of x, all of y, or both. Fill the holes, or pass on_holes="drop" to leave these rows out.'
         )
-    return frame.loc[has_x & has_y, x], frame.loc[has_x & has_y, y], frame.loc[has_x & no_y, x], frame.loc[no_x & has_y, y]
-
-
-def pd_columns_with_holes(frame: "pd.DataFrame") -> list[str]:
-    return [str(name) for name in frame.columns if frame[name].isna().any()]
+    if not whole.all():
+        warnings.warn(f"Left out {(~whole).sum()} of {len(frame)} rows with holes inside x or y.", stacklevel=2)
+    return (
+        frame.loc[has_x & has_y, x],
+        frame.loc[has_x & has_y, y],
+        frame.loc[has_x & no_y, x],
+        frame.loc[no_x & has_y, y],
+    )
 
 
 def _append(rows: Tensor, weight: Tensor, more: Tensor | None, more_weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -194,17 +220,19 @@ def _draw_rows(n_rows: int, n_drawn: int, device: torch.device, generator: torch
     return torch.randint(n_rows, (n_drawn,), generator=generator, device=device)
 
 
-def _rows_without(rows: Tensor, held: Tensor, pairs: Tensor) -> Tensor:
+def _rows_without(rows: Tensor, held: Tensor, kept: Tensor) -> Tensor:
     """The numbers of the rows that are no trace of a held-out one (see `Samples.split`)."""
     table, suspects = rows.cpu().numpy(), held.cpu().numpy()
-    n_own = Counter(row.tobytes() for row in pairs.cpu().numpy())
-    places: dict[bytes, list[int]] = {row.tobytes(): [] for row in suspects}
+    n_held = Counter(row.tobytes() for row in suspects)
+    for row in kept.cpu().numpy():
+        n_held.pop(row.tobytes(), None)
+    places: dict[bytes, list[int]] = {key: [] for key in n_held}
     for place in np.flatnonzero(np.isin(table[:, 0], suspects[:, 0])):
         key = table[place].tobytes()
         if key in places:
-            places[key].append(place)
+            places[key].append(int(place))
     keep = np.ones(len(table), dtype=bool)
     for key, found in places.items():
-        if len(found) <= 2 * n_own[key]:
+        if len(found) <= 2 * n_held[key]:
             keep[found] = False
     return torch.from_numpy(np.flatnonzero(keep)).to(rows.device)

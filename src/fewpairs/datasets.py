@@ -1,9 +1,9 @@
 """Problems with known answers: each draws pairs and single points, and knows its true p(y|x).
 
-    SwissRoll           the paper's main task; p(y|x) can be sampled, from the very coupling the pairs come from
-    AnalyticSwissRoll   the paper's appendix; p(y|x) is one Gaussian around a point of the roll
-    LinearGaussian      y = A x + noise; p(y|x) is Gaussian
-    TwoBranches         y follows x up or down with a probability that depends on x; p(y|x) is a mixture of two Gaussians
+SwissRoll           the paper's main task; p(y|x) can be sampled, from the very coupling the pairs come from
+AnalyticSwissRoll   the paper's appendix; p(y|x) is one Gaussian around a point of the roll
+LinearGaussian      y = A x + noise; p(y|x) is Gaussian
+TwoBranches         y follows x up or down with a probability that depends on x; p(y|x) is a mixture of two Gaussians
 """
 
 import math
@@ -147,7 +147,9 @@ class LinearGaussian(Problem):
         covariance: The covariance of the noise.
     """
 
-    def __init__(self, matrix: object = ((1.0, -0.5),), shift: object = (2.0,), covariance: object = ((0.25,),)) -> None:
+    def __init__(
+        self, matrix: object = ((1.0, -0.5),), shift: object = (2.0,), covariance: object = ((0.25,),)
+    ) -> None:
         self.matrix = torch.as_tensor(matrix, dtype=torch.float64)
         self.shift = torch.as_tensor(shift, dtype=torch.float64)
         self.covariance = torch.as_tensor(covariance, dtype=torch.float64)

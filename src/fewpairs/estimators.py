@@ -38,6 +38,20 @@ __all__ = ["MixtureTranslator", "load"]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
+# What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
+FITTED = (
+    "ended_",
+    "history_",
+    "is_1d_",
+    "n_atoms_",
+    "n_features_in_",
+    "n_outputs_",
+    "n_steps_",
+    "target_names_",
+    "validation_score_",
+    "variance_floor_",
+)
+
 # The paper's settings for the Swiss roll, by its text and by what the authors' notebook runs (linear a and v).
 PAPER: dict[str, Any] = {
     "objective": "inverse_eot",
@@ -88,7 +102,8 @@ class MixtureTranslator(Translator):
         slope_std: The scale of the first slopes; None is PyTorch's own initialisation.
         start: "mixture" fits the atoms to all y's before training; "samples" puts them onto random y's.
         start_variance: The variance of the atoms that start on samples.
-        variance_floor: The least variance of an atom, as a part of the variance of y.
+        variance_floor: The least variance of an atom, as a part of the variance of y. "auto" is one over the number of
+            pairs, within 1e-4 and 0.03: finer detail of p(y|x) than that, so few pairs cannot show.
         standardise: Whether x and y are brought to mean zero and variance one inside.
         validation_fraction: The part of the pairs held out to choose the best step; 0 keeps the last.
         learning_rate: Adam's step size; its peak under the one-cycle schedule.
@@ -105,6 +120,8 @@ class MixtureTranslator(Translator):
             "held_out_nll" (in the user's units) and "seconds".
         validation_score_: The mean log-likelihood of the held-out pairs, by which the best step was chosen; NaN if none were.
         n_steps_: The step whose plan was kept.
+        ended_: Why training ended: "finished", "out of time", "interrupted" or "diverged".
+        n_atoms_, variance_floor_: The atoms and the floor that were used.
         n_features_in_, feature_names_in_: The columns of X.
         n_outputs_: The columns of Y.
 
@@ -133,7 +150,7 @@ class MixtureTranslator(Translator):
         "slope_std": [Interval(Real, 0, None, closed="left"), None],
         "start": [StrOptions({"mixture", "samples"})],
         "start_variance": [Interval(Real, 0, None, closed="neither")],
-        "variance_floor": [Interval(Real, 0, None, closed="left")],
+        "variance_floor": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "standardise": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 0.9, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
@@ -164,7 +181,7 @@ class MixtureTranslator(Translator):
         slope_std: float | None = 0.01,
         start: Literal["mixture", "samples"] = "mixture",
         start_variance: float = 0.1,
-        variance_floor: float = 1e-3,
+        variance_floor: float | Literal["auto"] = "auto",
         standardise: bool = True,
         validation_fraction: float = 0.2,
         learning_rate: float = 1e-2,
@@ -212,7 +229,7 @@ class MixtureTranslator(Translator):
     def fit(
         self,
         X: Any,
-        Y: Any,
+        y: Any,
         sample_weight: Any = None,
         *,
         X_unpaired: Any = None,
@@ -224,7 +241,7 @@ class MixtureTranslator(Translator):
 
         Arguments:
             X: The x's of the pairs, (P, dim_x).
-            Y: The y's of the pairs, (P, dim_y) or (P,).
+            y: The y's of the pairs, (P, dim_y) or (P,).
             sample_weight: One weight for each pair.
             X_unpaired: More x's. None leaves the pairs' own.
             Y_unpaired: More y's. None leaves the pairs' own; with neither the fit is supervised.
@@ -232,35 +249,24 @@ class MixtureTranslator(Translator):
             Y_unpaired_weight: One weight for each of them.
         """
         self._validate_params()
-        samples = self._gather(
-            X, Y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight
-        )
+        samples = self._gather(X, y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight)
         has_unpaired = X_unpaired is not None or Y_unpaired is not None
         random = check_random_state(self.random_state)
-        generator = torch.Generator(self._device()).manual_seed(int(random.randint(2**31)))
+        device = self._device()
+        generator = torch.Generator(device).manual_seed(int(random.randint(2**31)))
 
-        learner = self.standardise
-        self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight) if learner else Scaler.none(samples.source)
-        self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight) if learner else Scaler.none(samples.target)
-        scaled = Samples(
-            self.x_scaler_(samples.pairs_x),
-            self.y_scaler_(samples.pairs_y),
-            self.x_scaler_(samples.source),
-            self.y_scaler_(samples.target),
-            samples.pairs_weight,
-            samples.source_weight,
-            samples.target_weight,
-        ).to(dtype=DTYPES[self.dtype], device=self._device())
+        self.x_scaler_, self.y_scaler_ = self._scalers(samples)
+        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
         held_out = None
-        n_held_out = round(self.validation_fraction * len(scaled.pairs_x))
+        n_held_out = round(self.validation_fraction * len(samples.pairs_x))
         if n_held_out >= 1:
-            scaled, held_out = scaled.split(n_held_out, generator)
+            samples, held_out = samples.split(n_held_out, generator)
 
-        plan = self._make_plan(scaled, random)
+        plan = self._start(samples, random).to(device)
         with progress_bar("Learning p(y|x)", is_on=self.verbose) as on_step:
             outcome = train(
                 plan,
-                scaled,
+                samples,
                 self._objective(has_unpaired),
                 settings=self._settings(),
                 smoothing=self._smoothing(),
@@ -274,7 +280,7 @@ class MixtureTranslator(Translator):
     def conditional(self, X: Any) -> ConditionalMixture:
         """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
         check_is_fitted(self)
-        x = self.x_scaler_(torch.from_numpy(self._check_x(X)))
+        x = self.x_scaler_(torch.tensor(self._check_x(X)))
         with torch.no_grad():
             return self.plan_.conditional(x, self.y_scaler_.loc, self.y_scaler_.scale)
 
@@ -283,37 +289,26 @@ class MixtureTranslator(Translator):
         check_is_fitted(self)
         settings = self.get_params()
         if not isinstance(self.random_state, Integral | None):
-            settings["random_state"] = None  # a generator's state is no setting; the fitted model does not need it
-        names = getattr(self, "feature_names_in_", None)
-        description = {
-            "estimator": type(self).__name__,
-            "settings": settings,
-            "n_atoms": len(self.plan_.potential.b),
-            "fitted": {name: getattr(self, name) for name in self._FITTED_NUMBERS},
-            "feature_names_in": None if names is None else list(names),
-            "target_names": self.target_names_,
-            "history": self.history_,
-        }
+            settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
+        fitted = {name: getattr(self, name) for name in FITTED}
+        fitted["feature_names_in_"] = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
-        for name in ("x_scaler", "y_scaler"):
-            scaler = getattr(self, f"{name}_")
+        for name in ("x_scaler_", "y_scaler_"):
+            scaler = getattr(self, name)
             tensors |= {f"{name}.loc": scaler.loc, f"{name}.scale": scaler.scale}
-        write_model(path, tensors, description)
-
-    _FITTED_NUMBERS = ("n_features_in_", "n_outputs_", "is_1d_", "validation_score_", "n_steps_", "ended_")
+        write_model(path, tensors, {"estimator": type(self).__name__, "settings": settings, "fitted": fitted})
 
     @classmethod
-    def _from_file(cls, tensors: dict[str, Tensor], description: dict[str, Any]) -> Self:
-        model = cls(**description["settings"])
-        for name, value in description["fitted"].items():
+    def _from_file(cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any]) -> Self:
+        model = cls(**settings)
+        feature_names = fitted.pop("feature_names_in_")
+        if feature_names is not None:
+            model.feature_names_in_ = np.array(feature_names, dtype=object)
+        for name, value in fitted.items():
             setattr(model, name, value)
-        if description["feature_names_in"] is not None:
-            model.feature_names_in_ = np.array(description["feature_names_in"], dtype=object)
-        model.target_names_ = description["target_names"]
-        model.history_ = description["history"]
-        model.x_scaler_ = Scaler(tensors["x_scaler.loc"], tensors["x_scaler.scale"])
-        model.y_scaler_ = Scaler(tensors["y_scaler.loc"], tensors["y_scaler.scale"])
-        plan = model._empty_plan(model.n_features_in_, model.n_outputs_, description["n_atoms"]).double()
+        for name in ("x_scaler_", "y_scaler_"):
+            setattr(model, name, Scaler(tensors[f"{name}.loc"], tensors[f"{name}.scale"]))
+        plan = model._make_plan().double()
         plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
         model.plan_ = plan.eval().requires_grad_(False)
         return model
@@ -345,10 +340,18 @@ class MixtureTranslator(Translator):
             max_grad_norm=self.max_grad_norm,
         )
 
-    def _empty_plan(self, dim_x: int, dim_y: int, n_atoms: int) -> MixturePlan:
+    def _scalers(self, samples: Samples) -> tuple[Scaler, Scaler]:
+        if not self.standardise:
+            return Scaler.none(samples.source), Scaler.none(samples.target)
+        return (
+            Scaler.learn(samples.source, samples.source_weight),
+            Scaler.learn(samples.target, samples.target_weight),
+        )
+
+    def _make_plan(self) -> MixturePlan:
         cost = SlopeCost(
-            dim_x=dim_x,
-            dim_y=dim_y,
+            dim_x=self.n_features_in_,
+            dim_y=self.n_outputs_,
             n_slopes=self.n_slopes,
             hidden=self.hidden,
             weight_hidden=self.weight_hidden,
@@ -356,20 +359,29 @@ class MixtureTranslator(Translator):
             slope_std=self.slope_std,
         )
         potential = MixturePotential(
-            dim_y=dim_y, n_atoms=n_atoms, covariance=self.covariance, variance_floor=self.variance_floor
+            dim_y=self.n_outputs_,
+            n_atoms=self.n_atoms_,
+            covariance=self.covariance,
+            variance_floor=self.variance_floor_,
         )
         return MixturePlan(cost, potential)
 
-    def _make_plan(self, samples: Samples, random: np.random.RandomState) -> MixturePlan:
-        n_atoms = n_atoms_for(len(samples.target), self.n_atoms) if self.start == "mixture" else self.n_atoms
+    def _start(self, samples: Samples, random: np.random.RandomState) -> MixturePlan:
+        """The plan before training: atoms where the y's are, slopes near zero."""
+        self.n_atoms_ = self.n_atoms
+        if self.start == "mixture":
+            self.n_atoms_ = n_atoms_for(len(samples.target), self.n_atoms)
+        self.variance_floor_ = float(
+            np.clip(1 / len(samples.pairs_x), 1e-4, 0.03) if self.variance_floor == "auto" else self.variance_floor
+        )
         with torch.random.fork_rng(devices=[]):  # networks draw their first weights from torch's global generator
             torch.manual_seed(int(random.randint(2**31)))
-            plan = self._empty_plan(samples.source.shape[1], samples.target.shape[1], n_atoms).to(samples.source.dtype)
+            plan = self._make_plan().to(samples.source.dtype)
         if self.start == "mixture":
             start_from_mixture(plan.potential, samples.target, samples.target_weight, random)
         else:
             start_from_samples(plan.potential, samples.target, self.start_variance, random)
-        return plan.to(samples.source.device)
+        return plan
 
     def _keep(self, plan: MixturePlan, outcome: Outcome) -> None:
         """Puts what training brought into the fitted attributes, and says what the user must know."""
@@ -397,7 +409,7 @@ class MixtureTranslator(Translator):
 def load(path: str | os.PathLike) -> MixtureTranslator:
     """Reads a model that `save` wrote."""
     tensors, description = read_model(path)
-    return ESTIMATORS[description["estimator"]]._from_file(tensors, description)
+    return ESTIMATORS[description["estimator"]]._from_file(tensors, description["settings"], description["fitted"])
 
 
 ESTIMATORS = {"MixtureTranslator": MixtureTranslator}

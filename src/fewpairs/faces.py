@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
@@ -29,7 +30,7 @@ class Translator(RegressorMixin, BaseEstimator):
     """Abstract: an estimator of p(y|x). See `estimators` for the ones to use."""
 
     @abstractmethod
-    def fit(self, X: Any, Y: Any, sample_weight: Any = None, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
         """Learns from pairs and unpaired rows."""
 
     @abstractmethod
@@ -41,17 +42,17 @@ class Translator(RegressorMixin, BaseEstimator):
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
         return self._outputs(self.conditional(X).sample((n_samples,), generator=generator))
 
-    def score_samples(self, X: Any, Y: Any) -> np.ndarray:
+    def score_samples(self, X: Any, y: Any) -> np.ndarray:
         """log p(y|x), one number a row, in the user's units."""
         conditional = self.conditional(X)
-        y = self._check_y(Y)
+        y = self._check_y(y)
         checks.refuse_unequal(conditional.batch_shape[0], len(y))
         with torch.no_grad():
-            return conditional.log_prob(torch.from_numpy(y)).numpy()
+            return conditional.log_prob(_tensor(y)).numpy()
 
-    def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
-        scores = self.score_samples(X, Y)
+        scores = self.score_samples(X, y)
         return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
 
     def predict(self, X: Any) -> np.ndarray:
@@ -84,32 +85,30 @@ class Translator(RegressorMixin, BaseEstimator):
     ) -> Samples:
         """Checks everything that comes in, remembers its columns, and puts it together as float64 tensors."""
         if Y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but Y is None: fit(X, Y) takes pairs.")
-        checks.refuse_text_columns(X, "X")
-        validate_data(self, X, dtype=None, ensure_all_finite=False)  # sets n_features_in_ and feature_names_in_
-        x, y = self._check_x(X), checks.as_rows(Y, "Y")
+            raise ValueError("fit requires y to be passed, but the target y is None: fit(X, Y) takes pairs of rows.")
+        x, y = self._check_x(X, is_new=True), checks.as_rows(Y, "Y", may_be_1d=True)
         checks.refuse_unequal(len(x), len(y))
         checks.refuse_few_pairs(len(x), LEAST_PAIRS)
-        self.is_1d_ = np.ndim(Y) == 1
+        self.is_1d_ = np.asarray(checks.unwrap(Y)).ndim == 1 or isinstance(Y, pd.Series)
         self.n_outputs_ = y.shape[1]
         self.target_names_ = checks.column_names(Y)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
         more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)
         more_y, more_y_weight = self._check_unpaired(Y_unpaired, Y_unpaired_weight, y, "Y", self._check_y)
-        checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y]), self.target_names_)
+        checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y.numpy()]), self.target_names_)
         return Samples.gather(
-            torch.from_numpy(x),
-            torch.from_numpy(y),
-            unpaired_x=_tensor(more_x),
-            unpaired_y=_tensor(more_y),
+            _tensor(x),
+            _tensor(y),
+            unpaired_x=more_x,
+            unpaired_y=more_y,
             pairs_weight=_tensor(weight),
-            unpaired_x_weight=_tensor(more_x_weight),
-            unpaired_y_weight=_tensor(more_y_weight),
+            unpaired_x_weight=more_x_weight,
+            unpaired_y_weight=more_y_weight,
         )
 
     def _check_unpaired(
         self, rows: Any, weight: Any, paired: np.ndarray, name: str, check: Any
-    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+    ) -> tuple[Tensor | None, Tensor | None]:
         if rows is None:
             if weight is not None:
                 raise ValueError(f"{name}_unpaired_weight came without {name}_unpaired. Pass the rows it belongs to.")
@@ -118,14 +117,18 @@ class Translator(RegressorMixin, BaseEstimator):
         warning = checks.describe_unlike(rows, paired, name)
         if warning:
             warnings.warn(warning, stacklevel=5)
-        return rows, checks.as_weight(weight, rows, f"{name}_unpaired_weight")
+        return _tensor(rows), _tensor(checks.as_weight(weight, rows, f"{name}_unpaired_weight"))
 
-    def _check_x(self, X: Any, name: str = "X") -> np.ndarray:
+    def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
+        X = checks.unwrap(X)
+        table = checks.as_rows(X, name)
+        if name == "X":  # scikit-learn's own check of columns and their names; a new X sets what is expected
+            validate_data(self, X, reset=is_new, skip_check_array=True)
         names = getattr(self, "feature_names_in_", None)
-        return checks.as_rows(X, name, n_columns=self.n_features_in_, names=None if names is None else list(names))
+        return checks.as_rows(table, name, n_columns=self.n_features_in_, names=None if names is None else list(names))
 
     def _check_y(self, Y: Any, name: str = "Y") -> np.ndarray:
-        return checks.as_rows(Y, name, n_columns=self.n_outputs_, names=self.target_names_)
+        return checks.as_rows(Y, name, n_columns=self.n_outputs_, names=self.target_names_, may_be_1d=True)
 
     def _outputs(self, y: Tensor) -> np.ndarray:
         return y.numpy()[..., 0] if self.is_1d_ else y.numpy()
@@ -137,5 +140,5 @@ class Translator(RegressorMixin, BaseEstimator):
         return tags
 
 
-def _tensor(array: np.ndarray | None) -> Tensor | None:
-    return None if array is None else torch.from_numpy(array)
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

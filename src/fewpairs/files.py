@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -21,9 +22,18 @@ KEY = "fewpairs"
 
 def write_model(path: str | os.PathLike, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Writes tensors and a JSON-able description."""
-    header = json.dumps({"format_version": FORMAT_VERSION, **description})
+    header = json.dumps({"format_version": FORMAT_VERSION, **description}, default=_plain)
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_atomically(path, save(flat, metadata={KEY: header}))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy as JSON knows them: a grid search hands in settings of such types."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(
+        f"A setting of type {type(value).__name__} ({value!r}) cannot be saved; use plain numbers, strings and lists."
+    )
 
 
 def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -41,7 +51,9 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, An
             "fewpairs reads the files that model.save(...) writes; copy or save it again."
         ) from error
     if KEY not in metadata:
-        raise ValueError(f"{str(path)!r} is a safetensors file, but not a fewpairs model: it was not written by model.save(...).")
+        raise ValueError(
+            f"{str(path)!r} is a safetensors file, but not a fewpairs model: it was not written by model.save(...)."
+        )
     description = json.loads(metadata[KEY])
     version = description.pop("format_version")
     if version > FORMAT_VERSION:
@@ -55,7 +67,9 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, An
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file whole or not at all."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # in the same folder: a move within one disk is atomic
+    temporary = path.with_name(
+        f".{path.name}.{os.getpid()}.tmp"
+    )  # in the same folder: a move within one disk is atomic
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -34,7 +34,7 @@ def negative_log_likelihood(log_densities: ArrayLike) -> float:
         >>> negative_log_likelihood([-1.0, -3.0])
         2.0
     """
-    return -float(np.mean(log_densities))
+    return -float(np.mean(np.asarray(log_densities, dtype=np.float64)))
 
 
 def mmd_squared(points: ArrayLike, others: ArrayLike, *, bandwidth: float | None = None) -> float:
@@ -128,7 +128,9 @@ def _points(points: ArrayLike) -> torch.Tensor:
     points = torch.as_tensor(np.asarray(points), dtype=torch.float64)
     points = points.unsqueeze(-1) if points.ndim == 1 else points
     if points.ndim != 2 or len(points) < 2:
-        raise ValueError(f"Expected at least two points of shape (n, dim), but an array of shape {tuple(points.shape)} came.")
+        raise ValueError(
+            f"Expected at least two points of shape (n, dim), but an array of shape {tuple(points.shape)} came."
+        )
     return points
 
 

@@ -1,6 +1,7 @@
 """Small networks: a multilayer perceptron whose last layer may start near zero."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ def make_mlp(
     """
     layers: list[nn.Module] = []
     widths = [dim_in, *hidden]
-    for width_in, width_out in zip(widths[:-1], widths[1:], strict=True):
+    for width_in, width_out in pairwise(widths):
         layers += [nn.Linear(width_in, width_out), ACTIVATIONS[activation]()]
     last = nn.Linear(widths[-1], dim_out)
     if last_std is not None:

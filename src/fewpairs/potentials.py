@@ -165,9 +165,7 @@ class MixturePotential(nn.Module):
         True
     """
 
-    def __init__(
-        self, *, dim_y: int, n_atoms: int, covariance: str = "diagonal", variance_floor: float = 0.0
-    ) -> None:
+    def __init__(self, *, dim_y: int, n_atoms: int, covariance: str = "diagonal", variance_floor: float = 0.0) -> None:
         super().__init__()
         self.kind = ATOMS[covariance]
         self.variance_floor = variance_floor

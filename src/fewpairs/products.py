@@ -6,6 +6,7 @@ number of rows and columns. A bias is one more inner dimension (append it to the
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,10 +90,11 @@ class _LogSumExpProduct(torch.autograd.Function):
         return _forward(rows, columns)
 
     @staticmethod
-    def setup_context(ctx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs, output)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return _backward(*ctx.saved_tensors, grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns, outcome = ctx.saved_tensors
+        return _backward(rows, columns, outcome, grad)

@@ -20,7 +20,12 @@ def progress_bar(title: str, *, is_on: bool) -> Iterator[Callable[[int, float], 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[step]} steps"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[step]} steps"),
+        TimeRemainingColumn(),
+    )
     start = time.monotonic()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=1.0, step=0, visible=False)

@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from fewpairs.data import Samples
 from fewpairs.objectives import Objective, supervised
@@ -86,11 +86,11 @@ def train(
         generator: The source of randomness.
         on_step: Called after each step with its number and the part of the work done so far.
     """
-    groups = [
+    parameters = list(plan.parameters())
+    groups: list[dict[str, Any]] = [
         {"params": list(plan.cost.parameters()), "peak": settings.learning_rate},
         {"params": list(plan.potential.parameters()), "peak": settings.potential_learning_rate},
     ]
-    parameters = [parameter for group in groups for parameter in group["params"]]
     optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)
     outcome = Outcome()
     watch = _Watch(plan, held_out, outcome)
