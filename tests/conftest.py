@@ -22,6 +22,7 @@ def make_plan(
         full = root @ root.mT + 0.2 * torch.eye(dim_y, dtype=torch.float64)
         B = full if covariance == "full" else full.diagonal(dim1=-2, dim2=-1)
         plan = MixturePlan(cost, potential).double()
+        plan.cost.log_scale.data.copy_(0.3 * torch.randn(dim_y))
         plan.potential.set_atoms(torch.randn(n_atoms), torch.randn(n_atoms, dim_y, dtype=torch.float64), B)
     return plan
 

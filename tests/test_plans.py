@@ -18,7 +18,8 @@ def tilt(plan: MixturePlan, t: torch.Tensor) -> MixturePlan:
     tilted.load_state_dict(plan.state_dict())
     tilted.potential.set_atoms(log_w + b @ t + 0.5 * (shift @ t), b + shift, B)
     with torch.no_grad():
-        tilted.cost.slope_net[-1].bias[plan.cost.n_slopes :] -= t.repeat(plan.cost.n_slopes)
+        shift = (t / plan.cost.log_scale.exp()).repeat(plan.cost.n_slopes)
+        tilted.cost.slope_net[-1].bias[plan.cost.n_slopes :] -= shift
     return tilted
 
 
@@ -88,7 +89,7 @@ def test_sampled_outputs_vary_together(covariance: str, generator: torch.Generat
     ).sum(0)
     drawn = torch.cov(plan.sample(x, 100_000, generator)[:, 0].T)
     torch.testing.assert_close(
-        drawn, covariances, atol=0.05 * float(covariances.diagonal().max()), rtol=0
+        drawn, covariances, atol=0.05 * covariances.diagonal().max().item(), rtol=0
     )  # ~10 std. errors
 
 

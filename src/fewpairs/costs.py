@@ -31,6 +31,8 @@ class SlopeCost(nn.Module):
         activation: The nonlinearity of both.
         slope_std: The standard deviation of the first weights of the last layers: near zero, the plan begins by ignoring
             x. None keeps PyTorch's own initialisation.
+        learn_scale: Whether the slopes are multiplied by a scale learnt for each output. A plan moves the mean of y by
+            B_n a_m(x), so a sharp p(y|x), with small B_n, needs large slopes; a scale gets there in few steps.
 
     Example:
         >>> cost = SlopeCost(dim_x=2, dim_y=3, n_slopes=8)
@@ -48,10 +50,12 @@ class SlopeCost(nn.Module):
         weight_hidden: Sequence[int] | None = None,
         activation: str = "silu",
         slope_std: float | None = 0.01,
+        learn_scale: bool = True,
     ) -> None:
         super().__init__()
         self.n_slopes = n_slopes
         self.dim_y = dim_y
+        self.log_scale = nn.Parameter(torch.zeros(dim_y)) if learn_scale else None
         n_outputs = n_slopes * dim_y
         self.weight_net: nn.Module | None = None
         if weight_hidden is None:
@@ -67,7 +71,10 @@ class SlopeCost(nn.Module):
             log_v, outputs = outputs[..., : self.n_slopes], outputs[..., self.n_slopes :]
         else:
             log_v = self.weight_net(x)
-        return log_v.log_softmax(dim=-1), outputs.unflatten(-1, (self.n_slopes, self.dim_y))
+        a = outputs.unflatten(-1, (self.n_slopes, self.dim_y))
+        if self.log_scale is not None:
+            a = a * self.log_scale.exp()
+        return log_v.log_softmax(dim=-1), a
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         log_v, a = self.slopes(x)

@@ -147,12 +147,12 @@ class Scaler:
 
     @classmethod
     def learn(cls, rows: Tensor, weight: Tensor) -> "Scaler":
-        weight = (weight / weight.sum()).unsqueeze(-1)
-        loc = (weight * rows).sum(0)
-        scale = (weight * (rows - loc) ** 2).sum(0).sqrt()
-        # Rounding leaves a constant column a spread of some 1e-16 of its size: dividing by that would invent a signal.
-        constant = scale <= 1e-12 * loc.abs()
-        return cls(loc, torch.where(constant | (scale == 0), torch.ones_like(scale), scale))
+        share = (weight.to(rows) / weight.to(rows).sum()).unsqueeze(-1)
+        loc = (share * rows).sum(0)
+        scale = (share * (rows - loc) ** 2).sum(0).sqrt()
+        # Rounding leaves a constant column a tiny spread: dividing by that would invent a signal.
+        is_constant = (rows == rows[0]).all(0)
+        return cls(torch.where(is_constant, rows[0], loc), torch.where(is_constant | (scale == 0), 1.0, scale))
 
     @classmethod
     def none(cls, rows: Tensor) -> "Scaler":

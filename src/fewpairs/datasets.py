@@ -92,8 +92,8 @@ class SwissRoll(Problem):
         return (_roll(t) + noise) / self.scale
 
     def _draw_y_given(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        outcome = []
-        for some in x.split(64):  # a few couplings at a time, so that their matrices stay in the cache
+        outcome = [x.new_zeros(0, 2)]
+        for some in x.split(64) if len(x) else ():  # a few couplings at a time, so that their matrices stay in the cache
             shape = (len(some), self.n_batch)
             others = self._draw_x(len(some) * self.n_batch, generator).reshape(*shape, 2)
             y = self._draw_y(len(some) * self.n_batch, generator).reshape(*shape, 2)
@@ -101,7 +101,7 @@ class SwissRoll(Problem):
             plan = sinkhorn_plans(self._cost(batch, y), self.regularisation)
             chosen = torch.multinomial(plan[:, 0], 1, generator=generator).squeeze(1)
             outcome.append(y[torch.arange(len(some)), chosen])
-        return torch.cat(outcome) if outcome else x.new_zeros(0, 2)
+        return torch.cat(outcome)
 
     @staticmethod
     def _cost(x: Tensor, y: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ PAPER: dict[str, Any] = {
     "weight_hidden": (),
     "activation": "relu",
     "slope_std": None,
+    "learn_scale": False,
     "start": "samples",
     "start_variance": 0.1,
     "variance_floor": 0.0,
@@ -100,6 +101,7 @@ class MixtureTranslator(Translator):
         weight_hidden: The hidden widths of a network of its own for the weights v; None shares one.
         activation: "silu", "relu" or "tanh".
         slope_std: The scale of the first slopes; None is PyTorch's own initialisation.
+        learn_scale: Whether the slopes have a scale of their own, which lets a sharp p(y|x) be learnt in few steps.
         start: "mixture" fits the atoms to all y's before training; "samples" puts them onto random y's.
         start_variance: The variance of the atoms that start on samples.
         variance_floor: The least variance of an atom, as a part of the variance of y. "auto" is one over the number of
@@ -148,6 +150,7 @@ class MixtureTranslator(Translator):
         "weight_hidden": ["array-like", None],
         "activation": [StrOptions(set(ACTIVATIONS))],
         "slope_std": [Interval(Real, 0, None, closed="left"), None],
+        "learn_scale": ["boolean"],
         "start": [StrOptions({"mixture", "samples"})],
         "start_variance": [Interval(Real, 0, None, closed="neither")],
         "variance_floor": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
@@ -168,7 +171,7 @@ class MixtureTranslator(Translator):
         objective: Literal["marginal", "inverse_eot", "supervised"] = "marginal",
         unpaired_weight: float = 3.0,
         smoothing: float = 0.2,
-        max_steps: int = 2000,
+        max_steps: int = 1000,
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = True,
@@ -179,12 +182,13 @@ class MixtureTranslator(Translator):
         weight_hidden: Sequence[int] | None = None,
         activation: Literal["silu", "relu", "tanh"] = "silu",
         slope_std: float | None = 0.01,
+        learn_scale: bool = True,
         start: Literal["mixture", "samples"] = "mixture",
         start_variance: float = 0.1,
         variance_floor: float | Literal["auto"] = "auto",
         standardise: bool = True,
         validation_fraction: float = 0.2,
-        learning_rate: float = 1e-2,
+        learning_rate: float = 2e-2,
         potential_learning_rate: float | None = None,
         one_cycle: bool = True,
         batch_size: int = 256,
@@ -206,6 +210,7 @@ class MixtureTranslator(Translator):
         self.weight_hidden = weight_hidden
         self.activation = activation
         self.slope_std = slope_std
+        self.learn_scale = learn_scale
         self.start = start
         self.start_variance = start_variance
         self.variance_floor = variance_floor
@@ -357,6 +362,7 @@ class MixtureTranslator(Translator):
             weight_hidden=self.weight_hidden,
             activation=self.activation,
             slope_std=self.slope_std,
+            learn_scale=self.learn_scale,
         )
         potential = MixturePotential(
             dim_y=self.n_outputs_,

@@ -65,8 +65,8 @@ def mmd_squared(points: ArrayLike, others: ArrayLike, *, bandwidth: float | None
 
 def median_distance(points: ArrayLike) -> float:
     """The median of all positive distances between points: the central width of `mmd_squared`."""
-    distances = torch.pdist(_points(points))
-    return float(distances[distances > 0].median())
+    distances = torch.pdist(_points(points)).numpy()
+    return float(np.median(distances[distances > 0]))
 
 
 def sinkhorn_divergence(points: ArrayLike, others: ArrayLike, *, epsilon: float = 1e-3) -> float:

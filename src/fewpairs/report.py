@@ -1,0 +1,50 @@
+"""Reports: figures and tables in, one HTML page out that needs nothing beside itself."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["as_page", "as_png", "as_table"]
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+img { max-width: 100%; height: auto; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; } th, td { padding: .35rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+footer { color: #777; font-size: .85rem; margin-top: 2rem; }
+"""
+
+
+def as_png(figure: "Figure") -> bytes:
+    """The figure as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as HTML."""
+    lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in header)]
+    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    return '<div class="wide"><table>' + "".join(f"<tr>{line}</tr>" for line in lines) + "</table></div>"
+
+
+def as_page(title: str, parts: Sequence[str | bytes], footer: str) -> str:
+    """A page of parts in their order: strings are HTML, bytes are PNG pictures."""
+    body = []
+    for part in parts:
+        if isinstance(part, bytes):
+            part = f'<p><img alt="" src="data:image/png;base64,{base64.b64encode(part).decode()}"></p>'
+        body.append(part)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style>'
+        f"<h1>{html.escape(title)}</h1>{''.join(body)}<footer>{html.escape(footer)}</footer></html>\n"
+    )

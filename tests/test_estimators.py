@@ -1,0 +1,274 @@
+"""MixtureTranslator: what it learns, in whose units, and what it remembers."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fewpairs import MixtureTranslator, load
+from fewpairs.datasets import LinearGaussian, TranslationData, TwoBranches
+
+QUICK = {"max_steps": 40, "random_state": 0, "verbose": False, "batch_size": 64, "n_atoms": 10}
+
+
+def draw(n_pairs: int = 60) -> TranslationData:
+    return TwoBranches().draw(n_pairs=n_pairs, n_source=100, n_target=120, seed=0)
+
+
+def fit(model: MixtureTranslator, data: TranslationData) -> MixtureTranslator:
+    return model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> MixtureTranslator:
+    return fit(MixtureTranslator(**QUICK), draw())
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("objective", ["supervised", "marginal"])
+def test_a_gaussian_problem_reaches_the_closed_form(objective: str, covariance: str) -> None:
+    """One atom and one linear slope are a linear regression, whose errors are known: σ√(3/P) in the conditional mean."""
+    correlation = 0.2 if covariance == "full" else 0.0
+    noise = np.array([[0.5, correlation], [correlation, 0.25]])
+    problem = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(3.0, -20.0), covariance=noise)
+    data = problem.draw(n_pairs=300, n_source=700, n_target=700, seed=0)
+    model = MixtureTranslator(
+        objective=objective,
+        covariance=covariance,
+        n_atoms=1,
+        n_slopes=1,
+        hidden=(),
+        smoothing=0.0,
+        validation_fraction=0.0,
+        batch_size=1000,
+        random_state=0,
+        verbose=False,
+        max_steps=500,
+    )
+    fit(model, data)
+    x, y = problem.draw_pairs(2000, seed=1)
+    truth = problem.conditional(x)
+    error = np.sqrt(np.mean((model.predict(x) - truth.mean.numpy()) ** 2, axis=0))
+    assert (error < 3 * np.sqrt(noise.diagonal()) * np.sqrt(3 / 300)).all()  # three standard errors
+    learnt = torch.cov(torch.from_numpy(model.sample(x[:1], 20_000, random_state=0)[:, 0].T)).numpy()
+    np.testing.assert_allclose(learnt, noise, atol=0.5 * 3 * np.sqrt(2 / 300))  # three standard errors of a variance
+    regret = float(truth.log_prob(torch.from_numpy(y)).mean()) - model.score(x, y)
+    assert -0.01 < regret < 3 * 9 / (2 * 300)  # nine numbers learnt from P pairs cost 9/2P nats on average; three times that
+
+
+def test_densities_integrate_to_one_in_the_users_units(fitted: MixtureTranslator) -> None:
+    data = draw()
+    model = MixtureTranslator(**QUICK).fit(1e3 * data.X + 5, 1e-3 * data.Y - 7, Y_unpaired=1e-3 * data.Y_unpaired - 7)
+    y = np.linspace(-7.02, -6.98, 20_001)
+    for x in ([5.0], [1500.0]):
+        density = np.exp(model.score_samples(np.tile(x, (len(y), 1)), y[:, None]))
+        assert np.trapezoid(density, y) == pytest.approx(1, abs=1e-6)
+
+
+def test_units_do_not_matter() -> None:
+    """Another unit for x and y shifts every density by the log-determinant and nothing else."""
+    data = draw()
+    plain = fit(MixtureTranslator(**QUICK, dtype="float64"), data)
+    scaled = MixtureTranslator(**QUICK, dtype="float64").fit(
+        64 * data.X, 0.125 * data.Y, X_unpaired=64 * data.X_unpaired, Y_unpaired=0.125 * data.Y_unpaired
+    )  # powers of two: the standardised numbers are the same to the last bit
+    np.testing.assert_allclose(
+        scaled.score_samples(64 * data.X, 0.125 * data.Y), plain.score_samples(data.X, data.Y) + np.log(8), atol=1e-6
+    )
+
+
+def test_unpaired_rows_help() -> None:
+    """The branch that ten pairs cannot place, two thousand single y's can; judged on fresh pairs over five draws."""
+    gains = []
+    for seed in range(5):
+        data = TwoBranches().draw(n_pairs=20, n_source=2000, n_target=2000, seed=seed)
+        x, y = TwoBranches().draw_pairs(2000, seed=100 + seed)
+        settings = {"max_steps": 250, "random_state": 0, "verbose": False, "n_atoms": 20, "batch_size": 128}
+        ours = fit(MixtureTranslator(**settings), data).score(x, y)
+        gains.append(ours - fit(MixtureTranslator(**settings, objective="supervised"), data).score(x, y))
+    assert np.median(gains) > 0
+
+
+def test_without_unpaired_rows_it_is_the_supervised_model() -> None:
+    data = draw()
+    plain = MixtureTranslator(**QUICK).fit(data.X, data.Y)
+    supervised = MixtureTranslator(**QUICK, objective="supervised").fit(data.X, data.Y)
+    assert np.array_equal(plain.score_samples(data.X, data.Y), supervised.score_samples(data.X, data.Y))
+
+
+@pytest.mark.parametrize("kind", ["X_unpaired", "Y_unpaired"])
+def test_either_kind_of_unpaired_rows_may_be_missing(kind: str) -> None:
+    data = draw()
+    model = MixtureTranslator(**QUICK).fit(data.X, data.Y, **{kind: getattr(data, kind)})
+    assert np.isfinite(model.score(data.X, data.Y))
+
+
+@pytest.mark.parametrize("objective", ["marginal", "inverse_eot", "supervised"])
+def test_the_same_seed_is_the_same_model(objective: str) -> None:
+    data = draw()
+    first, second, other = (
+        fit(MixtureTranslator(**{**QUICK, "random_state": seed}, objective=objective), data) for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first.score_samples(data.X, data.Y), second.score_samples(data.X, data.Y))
+    assert not np.array_equal(first.score_samples(data.X, data.Y), other.score_samples(data.X, data.Y))
+    assert np.array_equal(first.sample(data.X, 3, random_state=5), second.sample(data.X, 3, random_state=5))
+
+
+def test_a_fit_leaves_torchs_own_randomness_alone() -> None:
+    before = torch.get_rng_state()
+    fit(MixtureTranslator(**QUICK), draw())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_shapes_of_a_two_dimensional_y() -> None:
+    data = LinearGaussian(matrix=((1.0,), (2.0,)), shift=(0, 0), covariance=((1, 0), (0, 1))).draw(
+        n_pairs=30, n_source=10, n_target=10, seed=0
+    )
+    model = fit(MixtureTranslator(**QUICK), data)
+    assert model.sample(data.X, 4).shape == (4, 30, 2)
+    assert model.predict(data.X).shape == (30, 2)
+    assert model.predict_quantiles(data.X, [0.1, 0.5, 0.9]).shape == (3, 30, 2)
+    assert [end.shape for end in model.predict_interval(data.X)] == [(30, 2), (30, 2)]
+    assert model.score_samples(data.X, data.Y).shape == (30,)
+    assert model.conditional(data.X).log_prob(torch.from_numpy(data.Y)).shape == (30,)
+
+
+def test_a_one_dimensional_y_comes_back_without_its_last_axis() -> None:
+    data = draw()
+    model = MixtureTranslator(**QUICK).fit(data.X, data.Y[:, 0], Y_unpaired=data.Y_unpaired[:, 0])
+    assert model.sample(data.X, 4).shape == (4, 60)
+    assert model.predict(data.X).shape == (60,)
+    assert model.predict_quantiles(data.X, 0.5).shape == (1, 60)
+    assert model.score_samples(data.X, data.Y[:, 0]).shape == (60,)
+
+
+def test_intervals_cover_what_the_model_draws(fitted: MixtureTranslator) -> None:
+    x = draw().X[:5]
+    lower, upper = fitted.predict_interval(x, coverage=0.8)
+    draws = fitted.sample(x, 20_000, random_state=0)
+    covered = ((lower <= draws) & (draws <= upper)).mean(axis=0)
+    assert np.abs(covered - 0.8).max() < 5 * np.sqrt(0.8 * 0.2 / 20_000)
+
+
+def test_rows_are_predicted_one_by_one(fitted: MixtureTranslator) -> None:
+    """What scikit-learn's two invariance checks ask for (they cannot call `score_samples`, which needs a y)."""
+    data = draw()
+    order = np.random.default_rng(0).permutation(len(data.X))
+    np.testing.assert_allclose(fitted.predict(data.X[order]), fitted.predict(data.X)[order], atol=1e-12)
+    alone = np.concatenate([fitted.predict(row[None]) for row in data.X])
+    np.testing.assert_allclose(alone, fitted.predict(data.X), atol=1e-12)
+    densities = np.concatenate([fitted.score_samples(x[None], y[None]) for x, y in zip(data.X, data.Y, strict=True)])
+    np.testing.assert_allclose(densities, fitted.score_samples(data.X, data.Y), atol=1e-12)
+
+
+def test_weights_of_zero_silence_pairs() -> None:
+    """Half the pairs lie: with weight zero they must not bend the fit, whatever they say."""
+    data = draw(100)
+    weight = np.r_[np.ones(50), np.zeros(50)]
+    predictions = []
+    for lie in (0.0, 1.0):
+        y = data.Y.copy()
+        y[50:] = lie * np.random.default_rng(0).permutation(y[50:])
+        model = MixtureTranslator(**QUICK, standardise=False, validation_fraction=0.0, start="samples", variance_floor=0.01)
+        predictions.append(model.fit(data.X, y, weight, Y_unpaired=data.Y_unpaired).predict(data.X))
+    # Atoms start on random y's, some of them lies; training pulls them home. Unweighted, predictions differ by over 0.5.
+    assert np.abs(predictions[0] - predictions[1]).mean() < 0.25
+
+
+def test_history_and_validation_score(fitted: MixtureTranslator) -> None:
+    frame = pd.DataFrame(fitted.history_)
+    assert list(frame.columns) == ["step", "objective", "held_out_nll", "seconds"]
+    assert frame["step"].is_monotonic_increasing and frame["seconds"].is_monotonic_increasing
+    assert fitted.validation_score_ == pytest.approx(-frame["held_out_nll"].min())
+    assert fitted.ended_ == "finished"
+
+
+def test_tensors_and_frames_come_in(fitted: MixtureTranslator) -> None:
+    data = draw()
+    tensors = MixtureTranslator(**QUICK).fit(
+        torch.from_numpy(data.X),
+        torch.from_numpy(data.Y),
+        X_unpaired=torch.from_numpy(data.X_unpaired),
+        Y_unpaired=torch.from_numpy(data.Y_unpaired),
+    )
+    frames = MixtureTranslator(**QUICK).fit(
+        pd.DataFrame(data.X, columns=["a"]),
+        pd.DataFrame(data.Y, columns=["b"]),
+        X_unpaired=pd.DataFrame(data.X_unpaired, columns=["a"]),
+        Y_unpaired=pd.DataFrame(data.Y_unpaired, columns=["b"]),
+    )
+    expected = fitted.score_samples(data.X, data.Y)
+    assert np.array_equal(tensors.score_samples(torch.from_numpy(data.X), torch.from_numpy(data.Y)), expected)
+    frame = pd.DataFrame(data.X, columns=["a"])
+    assert np.array_equal(frames.score_samples(frame, pd.DataFrame(data.Y, columns=["b"])), expected)
+    series = MixtureTranslator(**QUICK).fit(frame, pd.Series(data.Y[:, 0], name="b"))
+    assert series.predict(frame).shape == (60,)
+
+
+def test_constant_columns_of_x_are_harmless() -> None:
+    data = draw()
+    pad = lambda x: np.c_[x, np.full(len(x), 0.1), np.zeros(len(x))]  # noqa: E731
+    model = MixtureTranslator(**QUICK).fit(pad(data.X), data.Y, X_unpaired=pad(data.X_unpaired))
+    assert np.isfinite(model.score(pad(data.X), data.Y))
+
+
+@pytest.mark.parametrize("name", ["paper", "authors"])
+def test_recipes_fit(name: str) -> None:
+    data = draw()
+    model = fit(MixtureTranslator.from_recipe(name, max_steps=30, random_state=0, verbose=False), data)
+    assert model.n_steps_ == 30 and np.isnan(model.validation_score_)
+    assert torch.equal(model.x_scaler_.scale, torch.ones(1).double())
+    n_layers = sum(isinstance(layer, torch.nn.Linear) for layer in model.plan_.cost.slope_net)
+    assert n_layers == {"paper": 2, "authors": 1}[name]
+    assert model.plan_.potential.b.shape == (50, 1) and model.plan_.cost.n_slopes == 25
+
+
+def test_an_unknown_recipe_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no recipe 'best'.*authors.*paper"):
+        MixtureTranslator.from_recipe("best")
+
+
+def test_ctrl_c_warns_and_leaves_a_fitted_model(monkeypatch) -> None:
+    from fewpairs import training
+
+    calls = iter(range(1000))
+
+    def interrupt(done: float) -> float:
+        if next(calls) > 40:  # two parameter groups a step
+            raise KeyboardInterrupt
+        return 1.0
+
+    monkeypatch.setattr(training, "_one_cycle", interrupt)
+    data = draw()
+    with pytest.warns(UserWarning, match=r"Interrupted after 20 steps"):
+        model = fit(MixtureTranslator(**QUICK), data)
+    assert np.isfinite(model.score(data.X, data.Y))
+
+
+def test_heavy_tails_and_outliers_stay_finite() -> None:
+    random = np.random.default_rng(0)
+    X, Y = random.standard_t(1, size=(80, 3)), random.standard_t(1, size=(80, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MixtureTranslator(**QUICK).fit(X, Y, Y_unpaired=random.standard_t(1, size=(500, 2)))
+    assert np.isfinite(model.score_samples(X, Y)).all()
+    assert np.isfinite(model.sample(1e6 * X, 3)).all()
+
+
+def test_a_quiet_fit_prints_nothing(capsys) -> None:
+    fit(MixtureTranslator(**{**QUICK, "verbose": True}), draw())
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err == ""  # a test is not a terminal
+
+
+def test_save_and_load_change_no_bit(fitted: MixtureTranslator, tmp_path) -> None:
+    data = draw()
+    fitted.save(tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors")
+    assert np.array_equal(loaded.score_samples(data.X, data.Y), fitted.score_samples(data.X, data.Y))
+    assert np.array_equal(loaded.sample(data.X, 2, random_state=0), fitted.sample(data.X, 2, random_state=0))
+    assert np.array_equal(loaded.predict_quantiles(data.X), fitted.predict_quantiles(data.X))
+    assert loaded.get_params().keys() == fitted.get_params().keys()
+    assert loaded.history_["step"] == fitted.history_["step"] and loaded.validation_score_ == fitted.validation_score_
