@@ -92,3 +92,7 @@ def test_holes_inside_x_are_refused_or_dropped_with_a_count() -> None:
         assert len(split_frame(frame, x=["x1", "x2"], y=["y"], on_holes="drop")[0]) == 1
     with pytest.raises(ValueError, match=r"no column \['z'\]"):
         split_frame(frame, x=["z"], y=["y"])
+
+
+def test_a_table_without_one_kind_of_gap_has_none_of_it() -> None:
+    assert split_frame(FRAME.dropna(subset="x1"), x=["x1", "x2"], y=["y"])[3] is None

@@ -55,7 +55,9 @@ def test_a_gaussian_problem_reaches_the_closed_form(objective: str, covariance: 
     learnt = torch.cov(torch.from_numpy(model.sample(x[:1], 20_000, random_state=0)[:, 0].T)).numpy()
     np.testing.assert_allclose(learnt, noise, atol=0.5 * 3 * np.sqrt(2 / 300))  # three standard errors of a variance
     regret = float(truth.log_prob(torch.from_numpy(y)).mean()) - model.score(x, y)
-    assert -0.01 < regret < 3 * 9 / (2 * 300)  # nine numbers learnt from P pairs cost 9/2P nats on average; three times that
+    assert (
+        -0.01 < regret < 3 * 9 / (2 * 300)
+    )  # nine numbers learnt from P pairs cost 9/2P nats on average; three times that
 
 
 def test_densities_integrate_to_one_in_the_users_units(fitted: MixtureTranslator) -> None:
@@ -171,7 +173,9 @@ def test_weights_of_zero_silence_pairs() -> None:
     for lie in (0.0, 1.0):
         y = data.Y.copy()
         y[50:] = lie * np.random.default_rng(0).permutation(y[50:])
-        model = MixtureTranslator(**QUICK, standardise=False, validation_fraction=0.0, start="samples", variance_floor=0.01)
+        model = MixtureTranslator(
+            **QUICK, standardise=False, validation_fraction=0.0, start="samples", variance_floor=0.01
+        )
         predictions.append(model.fit(data.X, y, weight, Y_unpaired=data.Y_unpaired).predict(data.X))
     # Atoms start on random y's, some of them lies; training pulls them home. Unweighted, predictions differ by over 0.5.
     assert np.abs(predictions[0] - predictions[1]).mean() < 0.25

@@ -32,9 +32,11 @@ def test_mmd_of_equal_distributions_is_zero_on_average() -> None:
 
 def test_sinkhorn_is_about_half_the_squared_distance() -> None:
     """Between two clouds of n points the exact distance comes from an assignment."""
-    x, y = RANDOM.normal(size=(200, 2)), RANDOM.normal(size=(200, 2)) + [3.0, 0.0]
+    x, y = RANDOM.normal(size=(200, 2)), RANDOM.normal(size=(200, 2)) + np.array([3.0, 0.0])
     squared = ot.emd2([], [], ot.dist(x, y))
-    assert metrics.sinkhorn_divergence(x, y) == pytest.approx(squared / 2, rel=0.01)  # blur 0.03 against a distance of 3
+    assert metrics.sinkhorn_divergence(x, y) == pytest.approx(
+        squared / 2, rel=0.01
+    )  # blur 0.03 against a distance of 3
     assert metrics.wasserstein(x, y) == pytest.approx(np.sqrt(squared), rel=0.01)
 
 

@@ -4,20 +4,24 @@ import pytest
 import torch
 
 from fewpairs import products
-from fewpairs.products import logsumexp_product
+from fewpairs.potentials import DiagonalAtoms, FullAtoms
+from fewpairs.products import logsumexp_product, with_one
+
+FEATURES = {"with one": (with_one, 5), "diagonal": (DiagonalAtoms.features, 9), "full": (FullAtoms.features, 15)}
 
 
 @pytest.mark.parametrize("block", [7, 64, 2**18])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_equals_the_plain_form(block: int, batch: tuple[int, ...], generator: torch.Generator, monkeypatch) -> None:
+@pytest.mark.parametrize("features, n_features", FEATURES.values(), ids=FEATURES)
+def test_equals_the_plain_form(block, batch, features, n_features, generator: torch.Generator, monkeypatch) -> None:
     monkeypatch.setattr(products, "CPU_BLOCK", block)
     rows = torch.randn(*batch, 13, 4, dtype=torch.float64, generator=generator).requires_grad_()
-    columns = (20 * torch.randn(*batch, 29, 4, dtype=torch.float64, generator=generator)).requires_grad_()
+    columns = (20 * torch.randn(*batch, 29, n_features, dtype=torch.float64, generator=generator)).requires_grad_()
     pull = torch.randn(*batch, 13, dtype=torch.float64, generator=generator)
 
-    plain = torch.logsumexp(rows @ columns.mT, dim=-1)
+    plain = torch.logsumexp(features(rows) @ columns.mT, dim=-1)
     expected = torch.autograd.grad(plain, (rows, columns), pull)
-    value = logsumexp_product(rows, columns)
+    value = logsumexp_product(rows, columns, features)
     grads = torch.autograd.grad(value, (rows, columns), pull)
 
     torch.testing.assert_close(value, plain, atol=1e-12, rtol=1e-12)
@@ -26,10 +30,10 @@ def test_equals_the_plain_form(block: int, batch: tuple[int, ...], generator: to
 
 
 def test_large_exponents_do_not_overflow() -> None:
-    rows, columns = torch.tensor([[1.0]]), torch.tensor([[1e4], [1e4], [-1e30]])
+    rows, columns = torch.tensor([[1.0]]), torch.tensor([[1e4, 0.0], [1e4, 0.0], [0.0, -1e30]])
     torch.testing.assert_close(logsumexp_product(rows, columns), torch.tensor([1e4 + 0.6931]), atol=1e-3, rtol=0)
 
 
 def test_without_gradient_nothing_is_kept() -> None:
     with torch.no_grad():
-        assert logsumexp_product(torch.zeros(2, 1, requires_grad=True), torch.zeros(3, 1)).grad_fn is None
+        assert logsumexp_product(torch.zeros(2, 1, requires_grad=True), torch.zeros(3, 2)).grad_fn is None

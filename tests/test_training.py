@@ -16,7 +16,12 @@ from fewpairs.training import MAX_SKIPPED, Settings, train
 
 def settings(**changes) -> Settings:
     base = dict(
-        learning_rate=1e-2, potential_learning_rate=1e-2, one_cycle=True, batch_size=32, pairs_batch_size=32, max_steps=60
+        learning_rate=1e-2,
+        potential_learning_rate=1e-2,
+        one_cycle=True,
+        batch_size=32,
+        pairs_batch_size=32,
+        max_steps=60,
     )
     return Settings(**{**base, **changes})
 

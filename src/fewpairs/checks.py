@@ -48,6 +48,10 @@ def as_rows(
             f"{name} has the columns {came_names}, but {names} were expected, in this order. "
             f"Pick and order them: {name}[{names}]."
         )
+    if hasattr(rows, "shape") and len(rows.shape) > 0 and rows.shape[0] == 0:
+        raise ValueError(
+            f"{name} is empty: 0 sample(s) came, while a minimum of 1 is required. Unpaired rows may be left out."
+        )
     table = check_array(rows, dtype=np.float64, ensure_2d=not may_be_1d, ensure_all_finite=False, input_name=name)
     table = table[:, None] if table.ndim == 1 else table
     refuse_holes(table, name, came_names)
@@ -71,11 +75,11 @@ def unwrap(rows: Any) -> Any:
 def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
     """Checks one weight a row: finite, not negative, not all zero. None is ones."""
     weight = unwrap(weight) if isinstance(weight, torch.Tensor) else weight
+    if weight is not None and not np.asarray(weight).any():
+        raise ValueError(f"{name} is zero everywhere: nothing would be learnt. Leave it out for equal weights.")
     weight = _check_sample_weight(weight, rows, dtype=np.float64)
     if (weight < 0).any():
         raise ValueError(f"{name} must not be negative, but its least entry is {weight.min():g}. Clip it at zero.")
-    if not weight.any():
-        raise ValueError(f"{name} is zero everywhere: nothing would be learnt. Leave it out for equal weights.")
     return weight
 
 

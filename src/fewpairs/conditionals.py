@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from fewpairs.costs import slope_cost
-from fewpairs.potentials import Atoms
+from fewpairs.potentials import Atoms, log_mixture
 from fewpairs.products import logsumexp_product
 
 __all__ = ["ConditionalMixture", "log_partition"]
@@ -24,8 +24,8 @@ N_HALVINGS = 45
 
 def log_partition(log_v: Tensor, a: Tensor, atoms: Atoms) -> Tensor:
     """log Z = log Σ_mn v_m w_n exp(½ a_mᵀB_n a_m + b_nᵀa_m): one product of features of a with columns of atoms."""
-    rows = atoms.features(a.reshape(-1, a.shape[-1]))
-    return torch.logsumexp(log_v + logsumexp_product(rows, atoms.tilt_columns()).reshape(log_v.shape), dim=-1)
+    log_tilts = logsumexp_product(a.reshape(-1, a.shape[-1]), atoms.tilt_columns(), atoms.features)
+    return torch.logsumexp(log_v + log_tilts.reshape(log_v.shape), dim=-1)
 
 
 class ConditionalMixture(Distribution):
@@ -54,11 +54,8 @@ class ConditionalMixture(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(y|x) of y's of shape (..., rows, D)."""
         y = (value - self.loc) / self.scale
-        potential = logsumexp_product(
-            self.atoms.features(y.reshape(-1, y.shape[-1])), self.atoms.density_columns()
-        ).reshape(y.shape[:-1])
         log_z = log_partition(self.log_v, self.a, self.atoms)
-        return potential - slope_cost(self.log_v, self.a, y) - log_z - self.scale.log().sum()
+        return log_mixture(self.atoms, y) - slope_cost(self.log_v, self.a, y) - log_z - self.scale.log().sum()
 
     @torch.no_grad()
     def sample(
@@ -103,8 +100,9 @@ class ConditionalMixture(Distribution):
 
     def _draw(self, n_samples: int, generator: torch.Generator | None) -> Tensor:
         n_rows, n_atoms = len(self.log_v), len(self.atoms.b)
-        weights = self.log_weights().flatten(1).exp()
-        chosen = torch.multinomial(weights, n_samples, replacement=True, generator=generator).mT  # (n_samples, rows)
+        shares = self.log_weights().flatten(1).exp().cumsum(-1)
+        uniform = torch.rand((n_rows, n_samples), dtype=shares.dtype, device=shares.device, generator=generator)
+        chosen = torch.searchsorted(shares, uniform * shares[:, -1:]).mT  # (n_samples, rows)
         slope, atom = chosen // n_atoms, chosen % n_atoms
         a = self.a[torch.arange(n_rows, device=self.a.device), slope]
         noise = torch.randn(a.shape, dtype=a.dtype, device=a.device, generator=generator)

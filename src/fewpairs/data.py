@@ -77,9 +77,13 @@ class Samples:
     @classmethod
     def from_frame(cls, frame: "pd.DataFrame", *, x: list[str], y: list[str], on_holes: str = "raise") -> "Samples":
         """One table with gaps as samples: see `split_frame`, whose parts `fit` takes too."""
-        parts = split_frame(frame, x=x, y=y, on_holes=on_holes)
-        pairs_x, pairs_y, more_x, more_y = (torch.tensor(part.to_numpy(dtype=np.float64)) for part in parts)
-        return cls.gather(pairs_x, pairs_y, unpaired_x=more_x, unpaired_y=more_y)
+        X, Y, more_x, more_y = split_frame(frame, x=x, y=y, on_holes=on_holes)
+        return cls.gather(
+            _frame_tensor(X),
+            _frame_tensor(Y),
+            unpaired_x=None if more_x is None else _frame_tensor(more_x),
+            unpaired_y=None if more_y is None else _frame_tensor(more_y),
+        )
 
     def to(self, *args: Any, **kwargs: Any) -> "Samples":
         """The same samples on another device or in another precision."""
@@ -164,8 +168,10 @@ class Scaler:
 
 def split_frame(
     frame: "pd.DataFrame", *, x: list[str], y: list[str], on_holes: str = "raise"
-) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame", "pd.DataFrame"]:
+) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame | None", "pd.DataFrame | None"]:
     """One table with gaps is a data set: splits it into X, Y (the pairs), X_unpaired and Y_unpaired.
+
+    A kind of unpaired rows that the table does not have is None, as `fit` takes it.
 
     Arguments:
         frame: A table in which a missing x or y is an empty cell (NaN).
@@ -195,12 +201,12 @@ def split_frame(
         )
     if not whole.all():
         warnings.warn(f"Left out {(~whole).sum()} of {len(frame)} rows with holes inside x or y.", stacklevel=2)
-    return (
-        frame.loc[has_x & has_y, x],
-        frame.loc[has_x & has_y, y],
-        frame.loc[has_x & no_y, x],
-        frame.loc[no_x & has_y, y],
-    )
+    pairs, alone_x, alone_y = frame[has_x & has_y], frame[has_x & no_y], frame[no_x & has_y]
+    return pairs[x], pairs[y], alone_x[x] if len(alone_x) else None, alone_y[y] if len(alone_y) else None
+
+
+def _frame_tensor(frame: "pd.DataFrame") -> Tensor:
+    return torch.tensor(frame.to_numpy(dtype=np.float64))
 
 
 def _append(rows: Tensor, weight: Tensor, more: Tensor | None, more_weight: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -93,7 +93,9 @@ class SwissRoll(Problem):
 
     def _draw_y_given(self, x: Tensor, generator: torch.Generator) -> Tensor:
         outcome = [x.new_zeros(0, 2)]
-        for some in x.split(64) if len(x) else ():  # a few couplings at a time, so that their matrices stay in the cache
+        for some in (
+            x.split(64) if len(x) else ()
+        ):  # a few couplings at a time, so that their matrices stay in the cache
             shape = (len(some), self.n_batch)
             others = self._draw_x(len(some) * self.n_batch, generator).reshape(*shape, 2)
             y = self._draw_y(len(some) * self.n_batch, generator).reshape(*shape, 2)

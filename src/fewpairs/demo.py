@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from fewpairs.report import as_page, as_png, as_table
 __all__ = ["HEADER", "Row", "run_demo"]
 
 POINTS = np.array([[-2.0, 0.0], [2.0, 2.0], [0.0, 0.0]])  # the paper's three x's
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "supervised (pairs alone)": {"objective": "supervised"},
     "the paper's loss": {"objective": "inverse_eot"},
     "fewpairs default": {},
@@ -68,12 +69,16 @@ def run_demo(
     rows, learnt = [], {}
     for name, settings in WAYS.items():
         tell(f"Fitting: {name}")
-        model = MixtureTranslator(random_state=seed, **settings, **({} if max_steps is None else {"max_steps": max_steps}))
+        model = MixtureTranslator(random_state=seed, **settings)
+        if max_steps is not None:
+            model.set_params(max_steps=max_steps)
         start = time.perf_counter()
         model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
         seconds = time.perf_counter() - start
         learnt[name] = model.sample(POINTS, n_draws, random_state=seed)
-        between = [metrics.sinkhorn_divergence(learnt[name][:, i], truth[:, i], epsilon=0.01) for i in range(len(POINTS))]
+        between = [
+            metrics.sinkhorn_divergence(learnt[name][:, i], truth[:, i], epsilon=0.01) for i in range(len(POINTS))
+        ]
         nll = metrics.negative_log_likelihood(model.score_samples(x_test, y_test))
         rows.append(Row(name, nll, float(np.mean(between)), seconds))
 

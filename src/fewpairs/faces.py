@@ -120,12 +120,13 @@ class Translator(RegressorMixin, BaseEstimator):
         return _tensor(rows), _tensor(checks.as_weight(weight, rows, f"{name}_unpaired_weight"))
 
     def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
-        X = checks.unwrap(X)
-        table = checks.as_rows(X, name)
-        if name == "X":  # scikit-learn's own check of columns and their names; a new X sets what is expected
-            validate_data(self, X, reset=is_new, skip_check_array=True)
+        if name == "X":
+            table = checks.as_rows(X, name)
+            # scikit-learn's own check of columns and their names; a new X sets what is expected from then on.
+            validate_data(self, checks.unwrap(X), reset=is_new, skip_check_array=True)
+            return table
         names = getattr(self, "feature_names_in_", None)
-        return checks.as_rows(table, name, n_columns=self.n_features_in_, names=None if names is None else list(names))
+        return checks.as_rows(X, name, n_columns=self.n_features_in_, names=None if names is None else list(names))
 
     def _check_y(self, Y: Any, name: str = "Y") -> np.ndarray:
         return checks.as_rows(Y, name, n_columns=self.n_outputs_, names=self.target_names_, may_be_1d=True)

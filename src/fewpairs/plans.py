@@ -64,8 +64,7 @@ class MixturePlan(nn.Module):
             least = torch.finfo(y.dtype).tiny  # a weight of zero must stay finite as a logarithm
             log_share = log_share + (source_weight / source_weight.sum()).clamp(min=least).log()
         columns = torch.cat([a, (log_v + log_share.unsqueeze(-1)).unsqueeze(-1)], dim=-1).flatten(0, 1)
-        rows = torch.cat([y, torch.ones_like(y[:, :1])], dim=-1)
-        return self.potential(y) + logsumexp_product(rows, columns)
+        return self.potential(y) + logsumexp_product(y, columns)
 
     def conditional(self, x: Tensor, loc: Tensor | None = None, scale: Tensor | None = None) -> ConditionalMixture:
         """The distribution of `loc + scale · y` given x, for x of shape (rows, dim_x)."""

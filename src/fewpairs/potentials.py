@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fewpairs.products import logsumexp_product
+from fewpairs.products import logsumexp_product, with_one
 
-__all__ = ["ATOMS", "DiagonalAtoms", "FullAtoms", "MixturePotential"]
+__all__ = ["ATOMS", "DiagonalAtoms", "FullAtoms", "MixturePotential", "log_mixture"]
 
 
 class DiagonalAtoms(NamedTuple):
@@ -42,7 +42,7 @@ class DiagonalAtoms(NamedTuple):
 
     @staticmethod
     def features(u: Tensor) -> Tensor:
-        return torch.cat([u * u, u, torch.ones_like(u[..., :1])], dim=-1)
+        return with_one(torch.cat([u * u, u], dim=-1))
 
     def tilt_columns(self) -> Tensor:
         return torch.cat([self.B / 2, self.b, self.log_w.unsqueeze(-1)], dim=-1)
@@ -100,7 +100,7 @@ class FullAtoms(NamedTuple):
     @staticmethod
     def features(u: Tensor) -> Tensor:
         i, j = torch.triu_indices(u.shape[-1], u.shape[-1], device=u.device)
-        return torch.cat([u[..., i] * u[..., j], u, torch.ones_like(u[..., :1])], dim=-1)
+        return with_one(torch.cat([u[..., i] * u[..., j], u], dim=-1))
 
     def tilt_columns(self) -> Tensor:
         return torch.cat([_half_quadratic(self.B), self.b, self.log_w.unsqueeze(-1)], dim=-1)
@@ -149,6 +149,12 @@ def _times_chosen(matrices: Tensor, vectors: Tensor, atom: Tensor) -> Tensor:
     return outcome
 
 
+def log_mixture(atoms: Atoms, y: Tensor) -> Tensor:
+    """log Σ_n w_n N(y | b_n, B_n): (..., D) → (...)."""
+    rows = y.reshape(-1, y.shape[-1])
+    return logsumexp_product(rows, atoms.density_columns(), atoms.features).reshape(y.shape[:-1])
+
+
 class MixturePotential(nn.Module):
     r"""Creates the potential f(y) = log Σ_n w_n N(y | b_n, B_n).
 
@@ -186,6 +192,4 @@ class MixturePotential(nn.Module):
         self.raw_B.copy_(self.kind.raw(B, self.variance_floor))
 
     def forward(self, y: Tensor) -> Tensor:
-        atoms = self.atoms()
-        rows = atoms.features(y.reshape(-1, y.shape[-1]))
-        return logsumexp_product(rows, atoms.density_columns()).reshape(y.shape[:-1])
+        return log_mixture(self.atoms(), y)

@@ -1,61 +1,71 @@
-"""The one expensive sum: out[i] = log Σ_j exp⟨rows[i], columns[j]⟩, without ever holding the matrix of products.
+"""The one expensive sum: out[i] = log Σ_j exp⟨φ(rows[i]), columns[j]⟩, without ever holding the matrix of products.
 
 Normalisers, potentials and marginals of a mixture plan are all of this form, so this file is where its time goes. The
-sum runs block by block with a running maximum, and the backward pass recomputes each block: memory stays linear in the
-number of rows and columns. A bias is one more inner dimension (append it to the columns and a 1 to the rows).
+sum runs block by block with a running maximum, and the backward pass recomputes each block, features included: memory
+stays linear in the number of rows and columns.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["logsumexp_product"]
+__all__ = ["logsumexp_product", "with_one"]
 
 # Entries in one block of the product. On a CPU a block should stay in the second-level cache, since four passes go over
 # it; on a GPU it should be large enough that launching the passes costs little against running them.
 CPU_BLOCK = 2**18
 GPU_BLOCK = 2**26
 
+Features = Callable[[Tensor], Tensor]
 
-def logsumexp_product(rows: Tensor, columns: Tensor) -> Tensor:
-    """Computes log Σ_j exp⟨rows[i], columns[j]⟩ for every row i.
+
+def with_one(rows: Tensor) -> Tensor:
+    """The features φ(u) = [u, 1]: the last entry of a column is then a bias."""
+    return torch.cat([rows, torch.ones_like(rows[..., :1])], dim=-1)
+
+
+def logsumexp_product(rows: Tensor, columns: Tensor, features: Features = with_one) -> Tensor:
+    """Computes log Σ_j exp⟨φ(rows[i]), columns[j]⟩ for every row i.
 
     Arguments:
-        rows: The left factors, of shape (..., n, k).
+        rows: What the features are taken of, of shape (..., n, d).
         columns: The right factors, of shape (..., m, k); all entries finite.
+        features: The map φ from rows of d numbers to rows of k, each row on its own.
 
     Returns:
-        A tensor of shape (..., n), differentiable once in both arguments.
+        A tensor of shape (..., n), differentiable once in rows and columns.
 
     Example:
-        >>> logsumexp_product(torch.zeros(3, 2), torch.zeros(4, 2)).exp()
-        tensor([4.0000, 4.0000, 4.0000])
+        >>> logsumexp_product(torch.zeros(3, 2), torch.zeros(4, 3)).exp()
+        tensor([4., 4., 4.])
     """
     if not (torch.is_grad_enabled() and (rows.requires_grad or columns.requires_grad)):
-        return _forward(rows, columns)
-    return _LogSumExpProduct.apply(rows, columns)
+        return _forward(rows, columns, features)
+    return _LogSumExpProduct.apply(rows, columns, features)
 
 
 def _blocks(rows: Tensor, columns: Tensor) -> tuple[int, int]:
-    """How many rows and columns one block holds: as near to a square as the sizes allow."""
+    """How many rows and columns one block holds: as near to a square as the sizes allow, the features no larger."""
     budget = GPU_BLOCK if rows.is_cuda else CPU_BLOCK
     budget = max(budget // max(math.prod(rows.shape[:-2]), 1), 1)
     n_columns = min(columns.shape[-2], max(math.isqrt(budget), budget // max(rows.shape[-2], 1)))
-    n_rows = min(rows.shape[-2], max(budget // max(n_columns, 1), 1))
+    n_rows = min(rows.shape[-2], budget // max(n_columns, columns.shape[-1], 1))
     return max(n_rows, 1), max(n_columns, 1)
 
 
-def _forward(rows: Tensor, columns: Tensor) -> Tensor:
+def _forward(rows: Tensor, columns: Tensor, features: Features) -> Tensor:
     n_rows, n_columns = _blocks(rows, columns)
     lowest = torch.finfo(rows.dtype).min
     outcome = []
     for part in rows.split(n_rows, dim=-2):
+        left = features(part)
         top = part.new_full((), -math.inf)
         total = part.new_zeros(())
         for block in columns.split(n_columns, dim=-2):
-            product = part @ block.mT
+            product = left @ block.mT
             new_top = torch.maximum(top, product.amax(dim=-1)).clamp(min=lowest)
             total = total * (top - new_top).exp() + product.sub_(new_top.unsqueeze(-1)).exp_().sum(dim=-1)
             top = new_top
@@ -63,38 +73,45 @@ def _forward(rows: Tensor, columns: Tensor) -> Tensor:
     return torch.cat(outcome, dim=-1)
 
 
-def _backward(rows: Tensor, columns: Tensor, outcome: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+def _backward(
+    rows: Tensor, columns: Tensor, features: Features, outcome: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
     n_rows, n_columns = _blocks(rows, columns)
-    # softmax = exp(⟨row, column⟩ − outcome): the subtraction rides along as one more inner dimension.
-    shifted_rows = torch.cat([rows, -outcome.unsqueeze(-1)], dim=-1)
-    shifted_columns = torch.cat([columns, torch.ones_like(columns[..., :1])], dim=-1)
-    scaled_rows = rows * grad.unsqueeze(-1)
-
+    shifted_columns = with_one(columns)
     grad_rows = torch.empty_like(rows)
     grad_columns = columns.new_zeros((*rows.shape[:-2], *columns.shape[-2:]))
-    for row in range(0, rows.shape[-2], n_rows):
-        here = slice(row, row + n_rows)
-        pull = rows.new_zeros(())
-        for column in range(0, columns.shape[-2], n_columns):
-            there = slice(column, column + n_columns)
-            softmax = (shifted_rows[..., here, :] @ shifted_columns[..., there, :].mT).exp_()
-            pull = pull + softmax @ columns[..., there, :]
-            grad_columns[..., there, :] += softmax.mT @ scaled_rows[..., here, :]
-        grad_rows[..., here, :] = pull * grad[..., here].unsqueeze(-1)
+    for start in range(0, rows.shape[-2], n_rows):
+        here = slice(start, start + n_rows)
+        pull = grad[..., here].unsqueeze(-1)
+        with torch.enable_grad():
+            part = rows[..., here, :].detach().requires_grad_()
+            traced = features(part)
+        left = traced.detach()
+        # softmax = exp(⟨row, column⟩ − outcome): the subtraction rides along as one more inner dimension.
+        shifted = torch.cat([left, -outcome[..., here].unsqueeze(-1)], dim=-1)
+        scaled = left * pull
+        mean = rows.new_zeros(())
+        for first in range(0, columns.shape[-2], n_columns):
+            there = slice(first, first + n_columns)
+            softmax = (shifted @ shifted_columns[..., there, :].mT).exp_()
+            mean = mean + softmax @ columns[..., there, :]
+            grad_columns[..., there, :] += softmax.mT @ scaled
+        (grad_rows[..., here, :],) = torch.autograd.grad(traced, part, mean * pull)
     return grad_rows, grad_columns
 
 
 class _LogSumExpProduct(torch.autograd.Function):
     @staticmethod
-    def forward(rows: Tensor, columns: Tensor) -> Tensor:
-        return _forward(rows, columns)
+    def forward(rows: Tensor, columns: Tensor, features: Features) -> Tensor:
+        return _forward(rows, columns, features)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Features], output: Tensor) -> None:
+        rows, columns, ctx.features = inputs
+        ctx.save_for_backward(rows, columns, output)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         rows, columns, outcome = ctx.saved_tensors
-        return _backward(rows, columns, outcome, grad)
+        return *_backward(rows, columns, ctx.features, outcome, grad), None

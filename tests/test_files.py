@@ -1,0 +1,89 @@
+"""Model files: damaged, foreign and newer ones are refused with a reason, and a failed write leaves the old file."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fewpairs import MixtureTranslator, files, load
+
+
+@pytest.fixture
+def model_file(tmp_path):
+    X = np.linspace(0, 1, 20)[:, None]
+    path = tmp_path / "model.safetensors"
+    MixtureTranslator(max_steps=2, random_state=0, verbose=False).fit(X, X).save(path)
+    return path
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no model file .*nowhere"):
+        load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("length", [0, 5, 500, -1])
+def test_a_cut_off_file_is_refused(model_file, length: int) -> None:
+    model_file.write_bytes(model_file.read_bytes()[:length])
+    with pytest.raises(ValueError, match="not a fewpairs model, or it is damaged"):
+        load(model_file)
+
+
+def test_other_files_are_refused(tmp_path) -> None:
+    path = tmp_path / "other"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="not a fewpairs model"):
+        load(path)
+    save_file({"weight": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match="safetensors file, but not a fewpairs model"):
+        load(path)
+
+
+def test_a_pickle_is_never_run(tmp_path) -> None:
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    (tmp_path / "trap").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ValueError, match="not a fewpairs model"):
+        load(tmp_path / "trap")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_newer_format_is_refused(model_file, monkeypatch) -> None:
+    tensors, description = files.read_model(model_file)
+    monkeypatch.setattr(files, "FORMAT_VERSION", 99)
+    files.write_model(model_file, tensors, description)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"format version 99.*up to 1.*Upgrade"):
+        load(model_file)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(model_file, monkeypatch) -> None:
+    before = model_file.read_bytes()
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        load(model_file).save(model_file)
+    assert model_file.read_bytes() == before
+    assert [path.name for path in model_file.parent.iterdir()] == [model_file.name]
+
+
+def test_settings_of_numpy_types_are_saved(tmp_path) -> None:
+    X = np.linspace(0, 1, 20)[:, None]
+    model = MixtureTranslator(
+        max_steps=np.int64(2), smoothing=np.float32(0.25), hidden=np.array([4]), verbose=False
+    ).fit(X, X)
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").get_params()["smoothing"] == 0.25
+
+
+def test_the_header_is_plain_json(model_file) -> None:
+    length = int.from_bytes(model_file.read_bytes()[:8], "little")
+    header = json.loads(model_file.read_bytes()[8 : 8 + length])
+    assert json.loads(header["__metadata__"]["fewpairs"])["estimator"] == "MixtureTranslator"
