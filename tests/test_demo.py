@@ -8,7 +8,7 @@ from fewpairs.demo import run_demo
 
 
 def test_the_demo_writes_a_page_with_every_method(tmp_path) -> None:
-    rows = run_demo(tmp_path / "new", n_test=50, n_draws=20, max_steps=3)
+    rows = run_demo(tmp_path / "new", n_test=50, n_points=2, n_draws=20, max_steps=3)
     page = (tmp_path / "new" / "report.html").read_text()
     assert len(rows) == 3
     for row in rows:
