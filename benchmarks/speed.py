@@ -173,7 +173,7 @@ def main() -> None:
     sizes = [(10_000, 8), *([(100_000, 8)] if options.long else [])]
     table = Table("target × source", "M", "seconds", "peak MB", title="log p̂(y) with its gradient, block by block")
     for rows, n_slopes in sizes:
-        cost = alone("marginal", rows, n_slopes)
+        cost = run_alone("marginal", (rows, n_slopes), dict(os.environ))
         table.add_row(f"{rows:,} × {rows:,}", str(n_slopes), f"{cost['seconds']:.1f}", f"{cost['megabytes']:.0f}")
     console.print(table)
 
