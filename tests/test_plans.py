@@ -115,6 +115,22 @@ def test_gradients_reach_every_parameter(plan: MixturePlan, generator: torch.Gen
         assert name == "potential.raw_B" or grad.abs().max() > 0
 
 
+def test_negatives_give_the_gradient_of_log_partition(plan: MixturePlan, generator: torch.Generator) -> None:
+    """∇ log Z(x) = E[−∇ energy(x, y)], y drawn from the plan: the surrogate's gradient nears the exact one as negatives grow."""
+    x = torch.randn(5, 2, dtype=torch.float64, generator=generator)
+    parameters = list(plan.parameters())
+    exact = torch.cat([grad.flatten() for grad in torch.autograd.grad(plan.log_partition(x).mean(), parameters)])
+    negatives = plan.sample(x, 20_000, generator)
+    estimates = []
+    for some in negatives.split(1000):  # twenty estimates tell the standard error of their mean
+        surrogate = -plan.energy(x.expand(len(some), -1, -1), some).mean()
+        estimates.append(torch.cat([grad.flatten() for grad in torch.autograd.grad(surrogate, parameters)]))
+    estimates = torch.stack(estimates)
+    error = (estimates.mean(0) - exact).abs() / (estimates.std(0) / 20**0.5 + 1e-12)
+    assert error.max() < 6  # some seventy numbers, each a t-statistic with 19 degrees of freedom
+    assert (estimates.mean(0) - exact).norm() < 0.1 * exact.norm()
+
+
 def test_zero_slopes_ignore_x(covariance: str, generator: torch.Generator) -> None:
     plan = make_plan(covariance=covariance)
     with torch.no_grad():

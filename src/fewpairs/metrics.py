@@ -8,6 +8,8 @@ Predictive samples have the shape (n_samples, rows, dim_y), as `sample` returns 
 """
 
 import math
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -75,9 +77,7 @@ def sinkhorn_divergence(points: ArrayLike, others: ArrayLike, *, epsilon: float 
     For small ε this is about W₂²/2, half the *squared* Wasserstein distance, although the paper's tables call it W₂. For a
     distance in the units of the data use `wasserstein`.
     """
-    from geomloss import SamplesLoss
-
-    loss = SamplesLoss("sinkhorn", p=2, blur=math.sqrt(epsilon), backend="tensorized")
+    loss = _library("geomloss").SamplesLoss("sinkhorn", p=2, blur=math.sqrt(epsilon), backend="tensorized")
     return float(loss(_points(points), _points(others)))
 
 
@@ -88,18 +88,14 @@ def wasserstein(points: ArrayLike, others: ArrayLike, *, epsilon: float = 1e-3) 
 
 def energy_score(samples: ArrayLike, y: ArrayLike) -> float:
     """The mean energy score E|Y − y| − ½ E|Y − Y′|: proper, of all outputs together. Lower is better."""
-    from scoringrules import es_ensemble
-
     draws, y = _samples_and_truth(samples, y)
-    return float(np.mean(es_ensemble(y, draws, m_axis=0, v_axis=-1, estimator="fair")))
+    return float(np.mean(_library("scoringrules").es_ensemble(y, draws, m_axis=0, v_axis=-1, estimator="fair")))
 
 
 def crps(samples: ArrayLike, y: ArrayLike) -> np.ndarray:
     """The mean continuous ranked probability score of each output, (dim_y,). Lower is better."""
-    from scoringrules import crps_ensemble
-
     draws, y = _samples_and_truth(samples, y)
-    return np.mean(crps_ensemble(y, draws, m_axis=0, estimator="pwm"), axis=0)
+    return np.mean(_library("scoringrules").crps_ensemble(y, draws, m_axis=0, estimator="pwm"), axis=0)
 
 
 def pit_values(samples: ArrayLike, y: ArrayLike, *, random_state: int = 0) -> np.ndarray:
@@ -122,6 +118,16 @@ def coverage(lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> np.ndarray:
     """
     lower, upper, y = np.asarray(lower), np.asarray(upper), np.asarray(y)
     return ((lower <= y) & (y <= upper)).mean(axis=0)
+
+
+def _library(name: str) -> ModuleType:
+    """A library that only some metrics need, or an error that says how to get it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"This metric needs {name}: pip install 'fewpairs[experiments]' brings it."
+        ) from error
 
 
 def _points(points: ArrayLike) -> torch.Tensor:
