@@ -88,11 +88,12 @@ class Translator(RegressorMixin, BaseEstimator):
             raise ValueError("fit requires y to be passed, but the target y is None: fit(X, Y) takes pairs of rows.")
         x, y = self._check_x(X, is_new=True), checks.as_rows(Y, "Y", may_be_1d=True)
         checks.refuse_unequal(len(x), len(y))
-        checks.refuse_few_pairs(len(x), LEAST_PAIRS)
         self.is_1d_ = np.asarray(checks.unwrap(Y)).ndim == 1 or isinstance(Y, pd.Series)
         self.n_outputs_ = y.shape[1]
         self.target_names_ = checks.column_names(Y)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
+        x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]  # a pair of weight zero is no pair
+        checks.refuse_few_pairs(len(x), LEAST_PAIRS)
         more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)
         more_y, more_y_weight = self._check_unpaired(Y_unpaired, Y_unpaired_weight, y, "Y", self._check_y)
         checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y.numpy()]), self.target_names_)
