@@ -96,3 +96,15 @@ def test_holes_inside_x_are_refused_or_dropped_with_a_count() -> None:
 
 def test_a_table_without_one_kind_of_gap_has_none_of_it() -> None:
     assert split_frame(FRAME.dropna(subset="x1"), x=["x1", "x2"], y=["y"])[3] is None
+
+
+def test_split_frame_checks_its_arguments() -> None:
+    assert len(split_frame(FRAME, x="x1", y="y")[0]) == 2
+    for arguments, message in (
+        ({"x": "x1", "y": "y", "on_holes": "ignore"}, r'"raise" or "drop", but \'ignore\''),
+        ({"x": ["x1", "y"], "y": ["y"]}, r"\['y'\] came as both"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            split_frame(FRAME, **arguments)
+    with pytest.raises(ValueError, match="pandas frame"):
+        split_frame(FRAME.to_numpy(), x="x1", y="y")

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from fewpairs import MixtureTranslator
 
@@ -37,7 +38,7 @@ BAD_FITS = {
         r"X_unpaired has the columns .*'moon'.*'sun'.* were expected",
     ),
     "no rows": ((X[:0], Y[:0]), {}, r"0 sample"),
-    "no unpaired rows": ((X, Y), {"Y_unpaired": Y[:0]}, r"Y_unpaired is empty: 0 sample.*left out"),
+    "no unpaired rows": ((X, Y), {"Y_unpaired": Y[:0]}, r"Y_unpaired is empty: 0 sample.*leave it out"),
     "one pair": ((X[:1], Y[:1]), {}, r"Found 1 sample\(s\), while a minimum of 2 pairs is required"),
     "constant y": (
         (X, np.c_[Y[:, 0], np.full(30, 3.5)]),
@@ -47,6 +48,14 @@ BAD_FITS = {
     "no y": ((X, None), {}, r"requires y to be passed"),
     "negative weight": ((X, Y, -np.ones(30)), {}, r"sample_weight must not be negative.*-1"),
     "all weights zero": ((X, Y, np.zeros(30)), {}, r"sample_weight is zero everywhere"),
+    "weight of wrong length": (
+        (X, Y),
+        {"X_unpaired": X, "X_unpaired_weight": np.ones(3)},
+        r"X_unpaired_weight.*\(30,\) was",
+    ),
+    "text in an array": ((np.full((30, 3), "a"), Y), {}, r"X must be a table of numbers"),
+    "three dimensions": ((X, Y[:, :, None]), {}, r"Y must be a table of numbers.*dim 3"),
+    "empty lists": (([], []), {}, r"X must be a table|X is empty"),
     "weights without rows": ((X, Y), {"X_unpaired_weight": np.ones(3)}, r"X_unpaired_weight came without X_unpaired"),
 }
 
@@ -55,6 +64,21 @@ BAD_FITS = {
 def test_fit_refuses(positional, keywords, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MixtureTranslator(**QUICK).fit(*positional, **keywords)
+
+
+@pytest.mark.parametrize(
+    "settings, message", [({"device": "cuda"}, "no CUDA device"), ({"device": "gpu"}, '"auto", "cpu"')]
+)
+def test_a_missing_device_is_named(settings, message: str, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match=message):
+        MixtureTranslator(**QUICK, **settings).fit(X, Y)
+
+
+@pytest.mark.parametrize("hidden", [(-1,), (16.5,), (0,), ("a",)])
+def test_widths_are_checked(hidden) -> None:
+    with pytest.raises(ValueError, match="whole numbers from 1 on"):
+        MixtureTranslator(**QUICK, hidden=hidden).fit(X, Y)
 
 
 BAD_SETTINGS = {"objective": "best", "smoothing": -1, "n_atoms": 0, "max_steps": 0, "dtype": "float16", "hidden": 16}
@@ -88,7 +112,13 @@ def test_unequal_rows_in_use_are_refused(fitted: MixtureTranslator) -> None:
         fitted.score_samples(FRAME, Y[:-1])
 
 
-@pytest.mark.parametrize("quantiles", [[0.0], [1.2], [0.5, -0.1]])
+@pytest.mark.parametrize("n_samples", [0, -1, 2.5])
+def test_a_strange_number_of_samples_is_refused(fitted: MixtureTranslator, n_samples) -> None:
+    with pytest.raises((TypeError, ValueError), match="n_samples"):
+        fitted.sample(FRAME, n_samples)
+
+
+@pytest.mark.parametrize("quantiles", [[0.0], [1.2], [0.5, -0.1], []])
 def test_quantiles_outside_the_unit_interval_are_refused(fitted: MixtureTranslator, quantiles) -> None:
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         fitted.predict_quantiles(FRAME, quantiles)
@@ -97,3 +127,25 @@ def test_quantiles_outside_the_unit_interval_are_refused(fitted: MixtureTranslat
 def test_unpaired_rows_in_other_units_are_warned_of() -> None:
     with pytest.warns(UserWarning, match=r"X_unpaired looks unlike X: in column 2.*transform_input"):
         MixtureTranslator(**QUICK).fit(X, Y, X_unpaired=X * [1, 1, 1] + [0, 0, 1000])
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted: MixtureTranslator, monkeypatch) -> None:
+    before = fitted.predict(FRAME)
+    with pytest.raises(ValueError, match="sample_weight"):
+        fitted.fit(X[:, :2], Y[:, 0], np.ones(3))
+    monkeypatch.setattr("fewpairs.estimators.start_from_mixture", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(100 * X + 7, Y)
+    assert np.array_equal(fitted.predict(FRAME), before)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_first_fit_that_fails_leaves_an_unfitted_model() -> None:
+    model = MixtureTranslator(**QUICK)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(X, put(Y, np.nan))
+    with pytest.raises(NotFittedError):
+        model.predict(X)

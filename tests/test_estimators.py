@@ -279,3 +279,25 @@ def test_save_and_load_change_no_bit(fitted: MixtureTranslator, tmp_path) -> Non
     assert np.array_equal(loaded.predict_quantiles(data.X), fitted.predict_quantiles(data.X))
     assert loaded.get_params().keys() == fitted.get_params().keys()
     assert loaded.history_["step"] == fitted.history_["step"] and loaded.validation_score_ == fitted.validation_score_
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-6, 1e6, 1e160])
+def test_any_scale_of_x_and_y_will_do(scale: float) -> None:
+    data = draw()
+    model = MixtureTranslator(**QUICK).fit(scale * data.X, scale * data.Y)
+    plain = MixtureTranslator(**QUICK).fit(data.X, data.Y)
+    np.testing.assert_allclose(model.predict(scale * data.X) / scale, plain.predict(data.X), rtol=1e-2, atol=1e-3)
+
+
+def test_far_away_everything_stays_finite(fitted: MixtureTranslator) -> None:
+    x = np.array([[1e5], [-1e200]])
+    for values in (fitted.predict(x), fitted.sample(x, 3), *fitted.predict_interval(x), fitted.score_samples(x, x * 0)):
+        assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("n_pairs", [2, 3, 5])
+@pytest.mark.parametrize("validation_fraction", [0.2, 0.89])
+def test_a_handful_of_pairs_will_do(n_pairs: int, validation_fraction: float) -> None:
+    data = draw(n_pairs)
+    model = fit(MixtureTranslator(**QUICK, validation_fraction=validation_fraction), data)
+    assert np.isfinite(model.score(data.X, data.Y))

@@ -31,6 +31,15 @@ def test_a_cut_off_file_is_refused(model_file, length: int) -> None:
         load(model_file)
 
 
+def test_folders_are_told_from_files(model_file, tmp_path) -> None:
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        load(tmp_path)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        load(model_file).save(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere"):
+        load(model_file).save(tmp_path / "nowhere" / "model")
+
+
 def test_other_files_are_refused(tmp_path) -> None:
     path = tmp_path / "other"
     path.write_text("a,b\n1,2\n")

@@ -73,3 +73,12 @@ def test_wrong_shapes_are_refused() -> None:
         metrics.crps(np.zeros((3, 5)), np.zeros((4,)))
     with pytest.raises(ValueError, match="at least two points"):
         metrics.mmd_squared(np.zeros((1, 2)), np.zeros((5, 2)))
+
+
+def test_metrics_refuse_what_they_cannot_measure() -> None:
+    with pytest.raises(ValueError, match="All points are the same"):
+        metrics.mmd_squared(np.ones((5, 1)), np.ones((5, 1)))
+    with pytest.raises(ValueError, match="at least 2"):
+        metrics.energy_score(np.zeros((1, 5, 2)), np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="one shape"):
+        metrics.coverage([0, 0], [1, 1], [[0.5], [2.0]])

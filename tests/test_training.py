@@ -20,7 +20,6 @@ def settings(**changes) -> Settings:
         potential_learning_rate=1e-2,
         one_cycle=True,
         batch_size=32,
-        pairs_batch_size=32,
         max_steps=60,
     )
     return Settings(**{**base, **changes})

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.utils import check_array
-from sklearn.utils.validation import _check_sample_weight, _num_samples
+from sklearn.utils.validation import _num_samples
 
 __all__ = ["Unpaired", "as_rows", "as_weight", "column_names", "describe_unlike"]
 
@@ -48,20 +48,39 @@ def as_rows(
             f"{name} has the columns {came_names}, but {names} were expected, in this order. "
             f"Pick and order them: {name}[{names}]."
         )
-    if hasattr(rows, "shape") and len(rows.shape) > 0 and rows.shape[0] == 0:
-        raise ValueError(
-            f"{name} is empty: 0 sample(s) came, while a minimum of 1 is required. Unpaired rows may be left out."
+    try:
+        table = check_array(
+            rows,
+            dtype=np.float64,
+            ensure_2d=not may_be_1d,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            input_name=name,
         )
-    table = check_array(rows, dtype=np.float64, ensure_2d=not may_be_1d, ensure_all_finite=False, input_name=name)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} must be a table of numbers with one row a sample: {error}") from error
+    if len(table) == 0:
+        raise ValueError(
+            f"{name} is empty: 0 sample(s) came, while a minimum of 1 is required. {_remedy_for_empty(name)}"
+        )
     table = table[:, None] if table.ndim == 1 else table
     refuse_holes(table, name, came_names)
     if n_columns is not None and table.shape[1] != n_columns:
+        hint = (
+            " In a Pipeline, unpaired rows must go through the same steps: "
+            'Pipeline(steps, transform_input=["X_unpaired"]) with metadata routing enabled.'
+        )
         raise ValueError(
-            f"{name} has {table.shape[1]} columns, but {n_columns} were expected. Every x needs the same columns, paired "
-            "or not, in training and in use, and so does every y. In a Pipeline, unpaired rows must go through the same "
-            'steps: Pipeline(steps, transform_input=["X_unpaired"]) with metadata routing enabled.'
+            f"{name} has {table.shape[1]} columns, but {n_columns} were expected. Every x needs the same columns, paired or "
+            f"not, in training and in use, and so does every y.{hint if name == 'X_unpaired' else ''}"
         )
     return table
+
+
+def _remedy_for_empty(name: str) -> str:
+    if name.endswith("_unpaired"):
+        return "If there are no such rows, leave it out."
+    return "Pairs are what links y to x: at least two are needed."
 
 
 def unwrap(rows: Any) -> Any:
@@ -74,12 +93,24 @@ def unwrap(rows: Any) -> Any:
 
 def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
     """Checks one weight a row: finite, not negative, not all zero. None is ones."""
-    weight = unwrap(weight) if isinstance(weight, torch.Tensor) else weight
-    if weight is not None and not np.asarray(weight).any():
-        raise ValueError(f"{name} is zero everywhere: nothing would be learnt. Leave it out for equal weights.")
-    weight = _check_sample_weight(weight, rows, dtype=np.float64)
+    if weight is None:
+        return np.ones(len(rows))
+    try:
+        weight = np.asarray(weight.detach().cpu() if isinstance(weight, torch.Tensor) else weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers, one a row: {error}.") from error
+    if weight.shape != (len(rows),):
+        raise ValueError(
+            f"{name} must be a 1D array of one number a row: {(len(rows),)} was expected, {weight.shape} came."
+        )
+    if not np.isfinite(weight).all():
+        raise ValueError(
+            f"Input {name} contains NaN or infinity in {int((~np.isfinite(weight)).sum())} places. Fill them in."
+        )
     if (weight < 0).any():
         raise ValueError(f"{name} must not be negative, but its least entry is {weight.min():g}. Clip it at zero.")
+    if not weight.any():
+        raise ValueError(f"{name} is zero everywhere: nothing would be learnt. Leave it out for equal weights.")
     return weight
 
 
@@ -94,11 +125,14 @@ def column_names(rows: Any) -> list[str] | None:
 def refuse_text_columns(rows: Any, name: str) -> None:
     if not isinstance(rows, pd.DataFrame):
         return
-    text = [str(column) for column, kind in rows.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)]
-    if text:
-        example = rows[rows.columns[[str(column) in text for column in rows.columns]][0]].iloc[0] if len(rows) else ""
+    places = [place for place, kind in enumerate(rows.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
+    if places:
+        names = [str(rows.columns[place]) for place in places]
+        entries = rows.iloc[:, places[0]]
+        strange = entries[pd.to_numeric(entries, errors="coerce").isna()]
+        example = f"; {strange.iloc[0]!r} stands in {names[0]!r}" if len(strange) else ""
         raise ValueError(
-            f"{name} must be numbers, but the columns {text} are not (the first entry of {text[0]!r} is {example!r}). "
+            f"{name} must be numbers, but the columns {names} are not{example}. "
             "Convert them, for instance with pandas.to_numeric, encode them as numbers, or leave them out."
         )
 
@@ -146,7 +180,7 @@ def refuse_constant_y(Y: np.ndarray, names: list[str] | None) -> None:
         )
 
 
-def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str) -> str | None:
+def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str, names: list[str] | None) -> str | None:
     """A sentence of warning if unpaired rows seem to be in other units than the paired ones, else None."""
     spread = paired.std(axis=0)
     varies = spread > 0
@@ -157,9 +191,13 @@ def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str) -> str 
     if shift.max() < 10 and ratio.max() < 100 and ratio.min() > 0.01:
         return None
     column = int(np.flatnonzero(varies)[int(np.argmax(np.maximum(shift / 10, np.abs(np.log10(ratio)) / 2)))])
-    return (
-        f"{name}_unpaired looks unlike {name}: in column {column} its mean is {unpaired[:, column].mean():.3g} and its "
-        f"standard deviation {unpaired[:, column].std():.3g}, against {paired[:, column].mean():.3g} and "
-        f"{paired[:, column].std():.3g} in the pairs. If a Pipeline transforms {name}, unpaired rows must go the same way: "
+    hint = (
+        " If a Pipeline transforms X, unpaired rows must go the same way: "
         'Pipeline(steps, transform_input=["X_unpaired"]) with metadata routing enabled.'
+    )
+    return (
+        f"{name}_unpaired looks unlike {name}: in column {names[column] if names else column} its mean is "
+        f"{unpaired[:, column].mean():.3g} and its standard deviation {unpaired[:, column].std():.3g}, against "
+        f"{paired[:, column].mean():.3g} and {paired[:, column].std():.3g} in the pairs. Are these other units, or "
+        f"outliers?{hint if name == 'X' else ''}"
     )

@@ -47,7 +47,7 @@ class ConditionalMixture(Distribution):
         super().__init__(batch_shape=log_v.shape[:1], event_shape=a.shape[-1:], validate_args=False)
 
     def log_weights(self) -> Tensor:
-        """The normalised log weights log z_mn/Z, of shape (rows, M, N)."""
+        """The normalised log weights log z_mn/Z of all rows at once, of shape (rows, M, N)."""
         log_z = self.log_v.unsqueeze(-1) + self.atoms.features(self.a) @ self.atoms.tilt_columns().mT
         return log_z - torch.logsumexp(log_z, dim=(-2, -1), keepdim=True)
 

@@ -1,7 +1,7 @@
 """Samples: a few pairs (x, y), and all x's (the source) and all y's (the target), each row with a weight.
 
 Source and target hold the pairs' own points too, so a missing kind of unpaired rows leaves the pairs' points in its place.
-Arrays come in through `checks`; this room knows tensors alone.
+Arrays come in through `checks` and `faces`, tables with gaps through `split_frame`.
 """
 
 import warnings
@@ -153,7 +153,9 @@ class Scaler:
     def learn(cls, rows: Tensor, weight: Tensor) -> "Scaler":
         share = (weight.to(rows) / weight.to(rows).sum()).unsqueeze(-1)
         loc = (share * rows).sum(0)
-        scale = (share * (rows - loc) ** 2).sum(0).sqrt()
+        reach = (rows - loc).abs().amax(0)
+        reach = torch.where(reach == 0, 1.0, reach)
+        scale = reach * (share * ((rows - loc) / reach) ** 2).sum(0).sqrt()  # squares of raw numbers could overflow
         # Rounding leaves a constant column a tiny spread: dividing by that would invent a signal.
         is_constant = (rows == rows[0]).all(0)
         return cls(torch.where(is_constant, rows[0], loc), torch.where(is_constant | (scale == 0), 1.0, scale))
@@ -167,7 +169,7 @@ class Scaler:
 
 
 def split_frame(
-    frame: "pd.DataFrame", *, x: list[str], y: list[str], on_holes: str = "raise"
+    frame: "pd.DataFrame", *, x: str | list[str], y: str | list[str], on_holes: str = "raise"
 ) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame | None", "pd.DataFrame | None"]:
     """One table with gaps is a data set: splits it into X, Y (the pairs), X_unpaired and Y_unpaired.
 
@@ -175,8 +177,8 @@ def split_frame(
 
     Arguments:
         frame: A table in which a missing x or y is an empty cell (NaN).
-        x: The names of the columns of x.
-        y: The names of the columns of y.
+        x: The name or names of the columns of x.
+        y: The name or names of the columns of y.
         on_holes: What to do with rows in which only some of the x's, or some of the y's, are missing, or all of both:
             "raise" refuses them, "drop" leaves them out and says how many.
 
@@ -186,6 +188,13 @@ def split_frame(
         >>> [len(part) for part in split_frame(frame, x=["before"], y=["after"])]
         [1, 1, 1, 1]
     """
+    x, y = [x] if isinstance(x, str) else list(x), [y] if isinstance(y, str) else list(y)
+    if not hasattr(frame, "columns"):
+        raise ValueError(f"split_frame takes a pandas frame with named columns, but a {type(frame).__name__} came.")
+    if on_holes not in ("raise", "drop"):
+        raise ValueError(f'on_holes must be "raise" or "drop", but {on_holes!r} came.')
+    if set(x) & set(y):
+        raise ValueError(f"A column is either of x or of y, but {sorted(set(x) & set(y))} came as both.")
     missing = [name for name in [*x, *y] if name not in frame.columns]
     if missing:
         raise ValueError(f"The table has no column {missing}; it has {list(frame.columns)}.")

@@ -24,7 +24,7 @@ from fewpairs import objectives
 from fewpairs.conditionals import ConditionalMixture
 from fewpairs.costs import SlopeCost
 from fewpairs.data import Samples, Scaler
-from fewpairs.faces import Translator
+from fewpairs.faces import LEAST_PAIRS, Translator
 from fewpairs.files import read_model, write_model
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.plans import MixturePlan
@@ -36,6 +36,7 @@ from fewpairs.training import Outcome, Settings, train
 
 __all__ = ["MixtureTranslator", "load"]
 
+FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
@@ -105,8 +106,9 @@ class MixtureTranslator(Translator):
         start: "mixture" fits the atoms to all y's before training; "samples" puts them onto random y's.
         start_variance: The variance of the atoms that start on samples.
         variance_floor: The least variance of an atom, as a part of the variance of y. "auto" is one over the number of
-            pairs, within 1e-4 and 0.03: finer detail of p(y|x) than that, so few pairs cannot show.
-        standardise: Whether x and y are brought to mean zero and variance one inside.
+            pairs, that are not held out, within 1e-4 and 0.03: finer detail of p(y|x) than that, so few pairs cannot show.
+        standardise: Whether x and y are brought to mean zero and variance one inside. Without it, data far from that scale
+            lose accuracy in float32, and smoothing and floor are in the data's own units.
         validation_fraction: The part of the pairs held out to choose the best step; 0 keeps the last.
         learning_rate: Adam's step size; its peak under the one-cycle schedule.
         potential_learning_rate: The same for the potential; None is the same.
@@ -254,8 +256,17 @@ class MixtureTranslator(Translator):
             Y_unpaired_weight: One weight for each of them.
         """
         self._validate_params()
-        samples = self._gather(X, y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight)
-        has_unpaired = X_unpaired is not None or Y_unpaired is not None
+        before = dict(self.__dict__)
+        try:
+            samples = self._gather(X, y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight)
+            self._learn(samples, has_unpaired=X_unpaired is not None or Y_unpaired is not None)
+        except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _learn(self, samples: Samples, *, has_unpaired: bool) -> None:
         random = check_random_state(self.random_state)
         device = self._device()
         generator = torch.Generator(device).manual_seed(int(random.randint(2**31)))
@@ -263,7 +274,8 @@ class MixtureTranslator(Translator):
         self.x_scaler_, self.y_scaler_ = self._scalers(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
         held_out = None
-        n_held_out = round(self.validation_fraction * len(samples.pairs_x))
+        n_pairs = len(samples.pairs_x)
+        n_held_out = min(round(self.validation_fraction * n_pairs), n_pairs - LEAST_PAIRS)
         if n_held_out >= 1:
             samples, held_out = samples.split(n_held_out, generator)
 
@@ -280,18 +292,18 @@ class MixtureTranslator(Translator):
                 on_step=on_step,
             )
         self._keep(plan, outcome)
-        return self
 
     def conditional(self, X: Any) -> ConditionalMixture:
         """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
-        check_is_fitted(self)
+        check_is_fitted(self, "plan_")
         x = self.x_scaler_(torch.tensor(self._check_x(X)))
+        x = x.clamp(-FARTHEST, FARTHEST)
         with torch.no_grad():
             return self.plan_.conditional(x, self.y_scaler_.loc, self.y_scaler_.scale)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
-        check_is_fitted(self)
+        check_is_fitted(self, "plan_")
         settings = self.get_params()
         if not isinstance(self.random_state, Integral | None):
             settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
@@ -321,7 +333,15 @@ class MixtureTranslator(Translator):
     def _device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self.device)
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f'device must be "auto", "cpu" or "cuda", but {self.device!r} came.') from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                f'device={self.device!r} was asked for, but torch sees no CUDA device here; use "auto" or "cpu".'
+            )
+        return device
 
     def _objective(self, has_unpaired: bool) -> objectives.Objective:
         if self.objective == "inverse_eot":
@@ -339,7 +359,6 @@ class MixtureTranslator(Translator):
             potential_learning_rate=self.potential_learning_rate or self.learning_rate,
             one_cycle=self.one_cycle,
             batch_size=self.batch_size,
-            pairs_batch_size=self.batch_size,
             max_steps=self.max_steps,
             time_budget=self.time_budget,
             max_grad_norm=self.max_grad_norm,
@@ -400,7 +419,8 @@ class MixtureTranslator(Translator):
         self.validation_score_ = -self.history_["held_out_nll"][self.history_["step"].index(outcome.best_step)]
         if outcome.ended == "interrupted":
             warnings.warn(
-                f"Interrupted after {self.history_['step'][-1]} steps: the best model so far, of step {self.n_steps_}, is kept.",
+                f"Interrupted after {self.history_['step'][-1]} steps: the best model so far, of step {self.n_steps_}, is kept. "
+                "A loop around this fit goes on; interrupt again to stop that.",
                 stacklevel=3,
             )
         if outcome.ended == "diverged":

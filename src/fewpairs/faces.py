@@ -7,13 +7,14 @@ intervals follow from that here, in the user's units and shapes.
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
@@ -38,7 +39,11 @@ class Translator(RegressorMixin, BaseEstimator):
         """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
-        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional."""
+        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
+
+        Without a `random_state` of its own every call draws afresh, whatever the model's.
+        """
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
         return self._outputs(self.conditional(X).sample((n_samples,), generator=generator))
 
@@ -62,14 +67,13 @@ class Translator(RegressorMixin, BaseEstimator):
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """The quantiles of each output on its own: (quantiles, rows, dim_y), or (quantiles, rows)."""
         levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        if not ((levels > 0) & (levels < 1)).all():
+        if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
         return self._outputs(self.conditional(X).icdf(torch.from_numpy(levels)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the central interval of each output on its own."""
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage must lie strictly between 0 and 1, but {coverage!r} came.")
+        check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
         lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
         return lower, upper
 
@@ -115,7 +119,9 @@ class Translator(RegressorMixin, BaseEstimator):
                 raise ValueError(f"{name}_unpaired_weight came without {name}_unpaired. Pass the rows it belongs to.")
             return None, None
         rows = check(rows, f"{name}_unpaired")
-        warning = checks.describe_unlike(rows, paired, name)
+        feature_names = getattr(self, "feature_names_in_", None)
+        names = self.target_names_ if name == "Y" else None if feature_names is None else list(feature_names)
+        warning = checks.describe_unlike(rows, paired, name, names)
         if warning:
             warnings.warn(warning, stacklevel=5)
         return _tensor(rows), _tensor(checks.as_weight(weight, rows, f"{name}_unpaired_weight"))

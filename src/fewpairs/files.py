@@ -39,6 +39,10 @@ def _plain(value: Any) -> Any:
 def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Reads what `write_model` wrote, or says why it cannot."""
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"{str(path)!r} is a folder, not a model file. Name the file that model.save(...) wrote."
+        )
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {str(path)!r}. Save one with model.save({str(path)!r}).")
     try:
@@ -67,6 +71,10 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, An
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file whole or not at all."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(path.parent)!r} to write {path.name!r} into. Make it first.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder. Name a file to write, for instance in it.")
     temporary = path.with_name(
         f".{path.name}.{os.getpid()}.tmp"
     )  # in the same folder: a move within one disk is atomic

@@ -19,6 +19,7 @@ __all__ = [
     "coverage",
     "crps",
     "energy_score",
+    "median_distance",
     "mmd_squared",
     "negative_log_likelihood",
     "pit_values",
@@ -68,6 +69,8 @@ def mmd_squared(points: ArrayLike, others: ArrayLike, *, bandwidth: float | None
 def median_distance(points: ArrayLike) -> float:
     """The median of all positive distances between points: the central width of `mmd_squared`."""
     distances = torch.pdist(_points(points)).numpy()
+    if not distances.any():
+        raise ValueError("All points are the same: there is no median distance. Pass a bandwidth.")
     return float(np.median(distances[distances > 0]))
 
 
@@ -89,6 +92,10 @@ def wasserstein(points: ArrayLike, others: ArrayLike, *, epsilon: float = 1e-3) 
 def energy_score(samples: ArrayLike, y: ArrayLike) -> float:
     """The mean energy score E|Y − y| − ½ E|Y − Y′|: proper, of all outputs together. Lower is better."""
     draws, y = _samples_and_truth(samples, y)
+    if len(draws) < 2:
+        raise ValueError(
+            f"The energy score compares draws with each other and needs at least 2, but {len(draws)} came."
+        )
     return float(np.mean(_library("scoringrules").es_ensemble(y, draws, m_axis=0, v_axis=-1, estimator="fair")))
 
 
@@ -117,6 +124,8 @@ def coverage(lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> np.ndarray:
         0.5
     """
     lower, upper, y = np.asarray(lower), np.asarray(upper), np.asarray(y)
+    if not lower.shape == upper.shape == y.shape:
+        raise ValueError(f"Ends and y must have one shape, but {lower.shape}, {upper.shape} and {y.shape} came.")
     return ((lower <= y) & (y <= upper)).mean(axis=0)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -33,6 +34,8 @@ def make_mlp(
         >>> make_mlp(2, 3, hidden=(16,))(torch.zeros(5, 2)).shape
         torch.Size([5, 3])
     """
+    if not all(isinstance(width, Integral) and width >= 1 for width in hidden):
+        raise ValueError(f"The widths of hidden layers must be whole numbers from 1 on, but {list(hidden)} came.")
     layers: list[nn.Module] = []
     widths = [dim_in, *hidden]
     for width_in, width_out in pairwise(widths):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fewpairs.potentials import MixturePotential
 
-__all__ = ["start_from_mixture", "start_from_samples"]
+__all__ = ["n_atoms_for", "start_from_mixture", "start_from_samples"]
 
 MAX_ROWS = 10_000  # rows that the first mixture is fitted to: more of them no longer move fifty atoms
 ROWS_PER_ATOM = 5

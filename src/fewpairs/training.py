@@ -32,8 +32,7 @@ class Settings:
         learning_rate: Adam's step size for the cost; the peak of it under the one-cycle schedule.
         potential_learning_rate: The same for the potential.
         one_cycle: Whether the step size rises over the first third and then falls to nearly nothing, or stays as it is.
-        batch_size: The rows of source and of target in a step.
-        pairs_batch_size: The pairs in a step.
+        batch_size: The rows of source, of target and of pairs in a step.
         max_steps: The steps at the most.
         time_budget: The seconds at the most. The schedule fits itself into whichever bound is nearer.
         max_grad_norm: Longer gradients are shortened to it; None leaves them.
@@ -44,7 +43,6 @@ class Settings:
     potential_learning_rate: float
     one_cycle: bool
     batch_size: int
-    pairs_batch_size: int
     max_steps: int
     time_budget: float | None = None
     max_grad_norm: float | None = None
@@ -114,7 +112,7 @@ def train(
                 group["lr"] = group["peak"] * (_one_cycle(done) if settings.one_cycle else 1.0)
 
             batch = samples.draw(
-                n_pairs=settings.pairs_batch_size,
+                n_pairs=settings.batch_size,
                 n_source=settings.batch_size,
                 n_target=settings.batch_size,
                 generator=generator,
