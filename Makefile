@@ -15,7 +15,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,experiments]'
 	@touch $@
 
-demo: $(VENV)/installed  ## Fit the Swiss roll three ways, print a table, write demo/report.html (about two minutes)
+demo: $(VENV)/installed  ## Fit the Swiss roll three ways, print a table, write demo/report.html (about a minute)
 	$(BIN)/fewpairs demo
 
 test: $(VENV)/installed  ## Run the test suite
@@ -36,7 +36,7 @@ format: $(VENV)/installed  ## Format the code
 bench: $(VENV)/installed  ## Time and memory against a plain 4-D implementation; samples and densities per second
 	$(BIN)/python benchmarks/speed.py
 
-results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about fifteen minutes)
+results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about half an hour)
 	$(BIN)/python benchmarks/accuracy.py
 
 clean:  ## Remove what the other targets made
