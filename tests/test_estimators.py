@@ -171,6 +171,10 @@ def test_a_weight_of_zero_is_no_pair() -> None:
     weighted = MixtureTranslator(**QUICK).fit(data.X, data.Y, weight, Y_unpaired=data.Y_unpaired)
     without = MixtureTranslator(**QUICK).fit(data.X[:50], data.Y[:50], Y_unpaired=data.Y_unpaired)
     assert np.array_equal(weighted.score_samples(data.X, data.Y), without.score_samples(data.X, data.Y))
+    weight = np.r_[np.ones(30), np.zeros(90)]
+    weighted = MixtureTranslator(**QUICK).fit(data.X, data.Y, Y_unpaired=data.Y_unpaired, Y_unpaired_weight=weight)
+    without = MixtureTranslator(**QUICK).fit(data.X, data.Y, Y_unpaired=data.Y_unpaired[:30])
+    assert np.array_equal(weighted.score_samples(data.X, data.Y), without.score_samples(data.X, data.Y))
 
 
 def test_heavy_pairs_count_more() -> None:

@@ -70,6 +70,13 @@ def test_a_newer_format_is_refused(model_file, monkeypatch) -> None:
         load(model_file)
 
 
+def test_an_unknown_kind_of_model_is_refused(model_file) -> None:
+    tensors, description = files.read_model(model_file)
+    files.write_model(model_file, tensors, {**description, "estimator": "Oracle"})
+    with pytest.raises(ValueError, match=r"holds a Oracle.*MixtureTranslator.*Upgrade"):
+        load(model_file)
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_litter(model_file, monkeypatch) -> None:
     before = model_file.read_bytes()
 

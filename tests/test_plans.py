@@ -112,7 +112,7 @@ def test_gradients_reach_every_parameter(plan: MixturePlan, generator: torch.Gen
     expected = torch.autograd.grad(torch.logsumexp(log_probs, dim=1).sum(), parameters)
     for name, grad, wanted in zip(names, grads, expected, strict=True):
         torch.testing.assert_close(grad, wanted, atol=1e-9, rtol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
-        assert name == "potential.raw_B" or grad.abs().max() > 0
+        assert grad.abs().max() > 0
 
 
 def test_negatives_give_the_gradient_of_log_partition(plan: MixturePlan, generator: torch.Generator) -> None:

@@ -435,6 +435,10 @@ class MixtureTranslator(Translator):
 def load(path: str | os.PathLike) -> MixtureTranslator:
     """Reads a model that `save` wrote."""
     tensors, description = read_model(path)
+    if description["estimator"] not in ESTIMATORS:
+        raise ValueError(
+            f"{str(path)!r} holds a {description['estimator']}, and this fewpairs knows {sorted(ESTIMATORS)}. Upgrade fewpairs."
+        )
     return ESTIMATORS[description["estimator"]]._from_file(tensors, description["settings"], description["fitted"])
 
 

@@ -119,12 +119,14 @@ class Translator(RegressorMixin, BaseEstimator):
                 raise ValueError(f"{name}_unpaired_weight came without {name}_unpaired. Pass the rows it belongs to.")
             return None, None
         rows = check(rows, f"{name}_unpaired")
+        weight = checks.as_weight(weight, rows, f"{name}_unpaired_weight")
+        rows, weight = rows[weight > 0], weight[weight > 0]  # as with pairs: a row of weight zero is no row
         feature_names = getattr(self, "feature_names_in_", None)
         names = self.target_names_ if name == "Y" else None if feature_names is None else list(feature_names)
         warning = checks.describe_unlike(rows, paired, name, names)
         if warning:
             warnings.warn(warning, stacklevel=5)
-        return _tensor(rows), _tensor(checks.as_weight(weight, rows, f"{name}_unpaired_weight"))
+        return _tensor(rows), _tensor(weight)
 
     def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
         if name == "X":

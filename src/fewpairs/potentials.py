@@ -27,8 +27,18 @@ class DiagonalAtoms(NamedTuple):
     B: Tensor
 
     @staticmethod
+    def sklearn_name() -> str:
+        """What GaussianMixture calls this kind."""
+        return "diag"
+
+    @staticmethod
     def n_raw(dim_y: int) -> tuple[int, ...]:
         return (dim_y,)
+
+    @staticmethod
+    def from_variances(variances: Tensor) -> Tensor:
+        """Covariances of this kind that have these variances and no correlations."""
+        return variances
 
     @staticmethod
     def covariance(raw: Tensor, floor: float) -> Tensor:
@@ -80,8 +90,16 @@ class FullAtoms(NamedTuple):
     B: Tensor
 
     @staticmethod
+    def sklearn_name() -> str:
+        return "full"
+
+    @staticmethod
     def n_raw(dim_y: int) -> tuple[int, ...]:
         return (dim_y, dim_y)
+
+    @staticmethod
+    def from_variances(variances: Tensor) -> Tensor:
+        return torch.diag_embed(variances)
 
     @staticmethod
     def covariance(raw: Tensor, floor: float) -> Tensor:

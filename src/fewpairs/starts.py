@@ -35,7 +35,7 @@ def start_from_mixture(
         rows = rows[random.choice(len(rows), size=min(len(rows), MAX_ROWS), p=share / share.sum())]
     mixture = GaussianMixture(
         min(n_atoms, len(np.unique(rows, axis=0))),
-        covariance_type={"DiagonalAtoms": "diag", "FullAtoms": "full"}[potential.kind.__name__],
+        covariance_type=potential.kind.sklearn_name(),
         reg_covar=max(potential.variance_floor, 1e-6),
         max_iter=100,
         random_state=random,
@@ -55,7 +55,5 @@ def start_from_samples(
     """Puts atoms of equal weight and variance onto random y's, as the paper does."""
     n_atoms, dim_y = potential.b.shape
     chosen = random.choice(len(target), size=n_atoms, replace=n_atoms > len(target))
-    B = torch.full((n_atoms, dim_y), variance, dtype=torch.float64)
-    if potential.raw_B.dim() == 3:
-        B = torch.diag_embed(B)
+    B = potential.kind.from_variances(torch.full((n_atoms, dim_y), variance, dtype=torch.float64))
     potential.set_atoms(torch.zeros(n_atoms), target[torch.from_numpy(chosen).to(target.device)].cpu(), B)
