@@ -1,4 +1,4 @@
-"""Samples: what a minibatch, a split and a table with gaps hold."""
+"""Samples: what source and target, weights and a table with gaps hold."""
 
 import numpy as np
 import pandas as pd
@@ -31,38 +31,6 @@ def test_weights_have_mean_one() -> None:
     samples = Samples.gather(torch.zeros(4, 1), torch.zeros(4, 1), pairs_weight=torch.tensor([1.0, 2.0, 3.0, 6.0]))
     torch.testing.assert_close(samples.pairs_weight, torch.tensor([1.0, 2.0, 3.0, 6.0]) / 3)
     assert samples.source_weight.mean() == 1
-
-
-def test_a_split_leaves_no_trace_of_held_out_pairs(generator: torch.Generator) -> None:
-    samples = make_samples()
-    # The user passes all x's again as unpaired ones, as people do.
-    again = Samples.gather(samples.pairs_x, samples.pairs_y, unpaired_x=samples.source, unpaired_y=samples.target)
-    left, held = again.split(5, generator)
-    assert len(left.pairs_x) == 15 and len(held.pairs_x) == 5
-    assert not any(has_row(left.source, x) or has_row(left.pairs_x, x) for x in held.pairs_x)
-    assert not any(has_row(left.target, y) for y in held.pairs_y)
-    assert len(left.source) == len(again.source) - 10 and len(left.target) == len(again.target) - 10
-
-
-def test_a_split_keeps_common_values(generator: torch.Generator) -> None:
-    """Integers repeat by nature: taking them out of the target would empty it."""
-    y = (torch.arange(20) % 3).double()[:, None]
-    samples = Samples.gather(torch.arange(20).double()[:, None], y, unpaired_y=y.repeat(3, 1))
-    left, held = samples.split(4, generator)
-    assert len(left.target) == len(samples.target)
-    assert not any(has_row(left.source, x) for x in held.pairs_x)
-
-
-def test_a_minibatch_has_the_sizes_asked_for_and_no_row_twice(generator: torch.Generator) -> None:
-    batch = make_samples().draw(n_pairs=8, n_source=40, n_target=1000, generator=generator)
-    assert [len(batch.pairs_x), len(batch.source), len(batch.target)] == [8, 40, 70]
-    assert len(torch.unique(batch.source, dim=0)) == 40
-
-
-def test_pairs_stay_together_in_a_minibatch(generator: torch.Generator) -> None:
-    x = torch.arange(100.0)[:, None]
-    batch = Samples.gather(x, 2 * x).draw(n_pairs=10, n_source=10, n_target=10, generator=generator)
-    assert torch.equal(batch.pairs_y, 2 * batch.pairs_x)
 
 
 def test_scaler_leaves_constant_columns_harmless() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import FIXED
 from sklearn.exceptions import NotFittedError
 
 from fewpairs import MixtureTranslator
@@ -10,7 +11,7 @@ from fewpairs import MixtureTranslator
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(30, 3)), RANDOM.normal(size=(30, 2))
 FRAME = pd.DataFrame(X, columns=["wind", "rain", "sun"])
-QUICK = {"max_steps": 5, "random_state": 0, "verbose": False}
+QUICK = {**FIXED, "max_steps": 5}
 
 
 def put(array: np.ndarray, value: float) -> np.ndarray:
@@ -78,10 +79,22 @@ def test_a_missing_device_is_named(settings, message: str, monkeypatch) -> None:
 @pytest.mark.parametrize("hidden", [(-1,), (16.5,), (0,), ("a",)])
 def test_widths_are_checked(hidden) -> None:
     with pytest.raises(ValueError, match="whole numbers from 1 on"):
-        MixtureTranslator(**QUICK, hidden=hidden).fit(X, Y)
+        MixtureTranslator(**{**QUICK, "hidden": hidden}).fit(X, Y)
 
 
-BAD_SETTINGS = {"objective": "best", "smoothing": -1, "n_atoms": 0, "max_steps": 0, "dtype": "float16", "hidden": 16}
+BAD_SETTINGS = {
+    "objective": "best",
+    "smoothing": -1,
+    "unpaired_weight": "much",
+    "adversarial": -0.1,
+    "covariance": "round",
+    "n_atoms": 0,
+    "n_folds": 0,
+    "max_steps": 0,
+    "time_budget": 0,
+    "dtype": "float16",
+    "hidden": 16,
+}
 
 
 @pytest.mark.parametrize("name, value", BAD_SETTINGS.items())
@@ -133,7 +146,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted: MixtureTranslator, 
     before = fitted.predict(FRAME)
     with pytest.raises(ValueError, match="sample_weight"):
         fitted.fit(X[:, :2], Y[:, 0], np.ones(3))
-    monkeypatch.setattr("fewpairs.estimators.start_from_mixture", interrupt)
+    monkeypatch.setattr("fewpairs.makers.fit_mixture", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fitted.fit(100 * X + 7, Y)
     assert np.array_equal(fitted.predict(FRAME), before)

@@ -1,16 +1,18 @@
 """MixtureTranslator: what it learns, in whose units, and what it remembers."""
 
+import time
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import FIXED
 
 from fewpairs import MixtureTranslator, load
 from fewpairs.datasets import LinearGaussian, TranslationData, TwoBranches
 
-QUICK = {"max_steps": 40, "random_state": 0, "verbose": False, "batch_size": 64, "n_atoms": 10}
+QUICK = {**FIXED, "max_steps": 30}
 
 
 def draw(n_pairs: int = 60) -> TranslationData:
@@ -34,20 +36,9 @@ def test_a_gaussian_problem_reaches_the_closed_form(objective: str, covariance: 
     noise = np.array([[0.5, correlation], [correlation, 0.25]])
     problem = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(3.0, -20.0), covariance=noise)
     data = problem.draw(n_pairs=300, n_source=700, n_target=700, seed=0)
-    model = MixtureTranslator(
-        objective=objective,
-        covariance=covariance,
-        n_atoms=1,
-        n_slopes=1,
-        hidden=(),
-        smoothing=0.0,
-        validation_fraction=0.0,
-        batch_size=1000,
-        random_state=0,
-        verbose=False,
-        max_steps=500,
-    )
-    fit(model, data)
+    exact = {"n_atoms": 1, "n_slopes": 1, "hidden": (), "smoothing": 0.0, "variance_floor": 1e-4, "n_folds": 1}
+    settings = {**QUICK, **exact, "covariance": covariance, "batch_size": 1000, "max_steps": 500}
+    model = fit(MixtureTranslator(**settings, objective=objective), data)
     x, y = problem.draw_pairs(2000, seed=1)
     truth = problem.conditional(x)
     error = np.sqrt(np.mean((model.predict(x) - truth.mean.numpy()) ** 2, axis=0))
@@ -81,13 +72,14 @@ def test_units_do_not_matter() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*rows of X are far")
 def test_unpaired_rows_help() -> None:
     """The branch that ten pairs cannot place, two thousand single y's can; judged on fresh pairs over five draws."""
     gains = []
     for seed in range(5):
         data = TwoBranches().draw(n_pairs=20, n_source=2000, n_target=2000, seed=seed)
         x, y = TwoBranches().draw_pairs(2000, seed=100 + seed)
-        settings = {"max_steps": 250, "random_state": 0, "verbose": False, "n_atoms": 20, "batch_size": 128}
+        settings = {**QUICK, "max_steps": 80, "n_atoms": 20}
         ours = fit(MixtureTranslator(**settings), data).score(x, y)
         gains.append(ours - fit(MixtureTranslator(**settings, objective="supervised"), data).score(x, y))
     assert np.median(gains) > 0
@@ -121,6 +113,13 @@ def test_the_same_seed_is_the_same_model(objective: str) -> None:
 def test_a_fit_leaves_torchs_own_randomness_alone() -> None:
     before = torch.get_rng_state()
     fit(MixtureTranslator(**QUICK), draw())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_loading_leaves_torchs_own_randomness_alone(fitted: MixtureTranslator, tmp_path) -> None:
+    before = torch.get_rng_state()
+    fitted.save(tmp_path / "model")
+    load(tmp_path / "model")
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -184,16 +183,30 @@ def test_heavy_pairs_count_more() -> None:
     for half, sign in ((slice(0, 100), 1), (slice(100, 200), -1)):
         weight = np.full(200, 1e-3)
         weight[half] = 1.0
-        model = MixtureTranslator(**{**QUICK, "max_steps": 150}).fit(x, y, weight)
+        model = MixtureTranslator(**{**QUICK, "max_steps": 100}).fit(x, y, weight)
         assert np.corrcoef(model.predict(x)[:, 0], sign * x[:, 0])[0, 1] > 0.9
 
 
-def test_history_and_validation_score(fitted: MixtureTranslator) -> None:
+def test_history_is_of_the_chosen_settings(fitted: MixtureTranslator) -> None:
     frame = pd.DataFrame(fitted.history_)
     assert list(frame.columns) == ["step", "objective", "held_out_nll", "seconds"]
     assert frame["step"].is_monotonic_increasing and frame["seconds"].is_monotonic_increasing
-    assert fitted.validation_score_ == pytest.approx(-frame["held_out_nll"].min())
+    chosen = {name: value for name, value in fitted.chosen_.items() if name != "share"}
+    (score,) = [tried["score"] for tried in fitted.candidates_ if chosen.items() <= tried.items()]
+    assert score == pytest.approx(-frame["held_out_nll"].min(), abs=1e-5)  # float32 in training
+    assert fitted.n_steps_ == frame["step"][frame["held_out_nll"].idxmin()]
     assert fitted.ended_ == "finished"
+
+
+def test_the_figures_are_scores_on_fresh_pairs(fitted: MixtureTranslator) -> None:
+    """Held-out pairs tell what fresh ones will say, as far as their standard errors reach."""
+    x, y = TwoBranches().draw_pairs(4000, seed=1)
+    scores = fitted.score_samples(x, y)
+    mean, scale = fitted.y_scaler_.loc, fitted.y_scaler_.scale
+    ignoring = fitted.plan_.members[0](torch.zeros(4000, 1).double()).log_prob((torch.from_numpy(y) - mean) / scale)
+    ignored = ignoring.numpy() - np.log(scale.item())
+    assert abs(scores.mean() - fitted.validation_score_) < 4 * fitted.validation_score_error_
+    assert abs((scores - ignored).mean() - fitted.x_gain_) < 4 * fitted.x_gain_error_
 
 
 def test_tensors_and_frames_come_in(fitted: MixtureTranslator) -> None:
@@ -231,9 +244,10 @@ def test_recipes_fit(name: str) -> None:
     model = fit(MixtureTranslator.from_recipe(name, max_steps=30, random_state=0, verbose=False), data)
     assert model.n_steps_ == 30 and np.isnan(model.validation_score_)
     assert torch.equal(model.x_scaler_.scale, torch.ones(1).double())
-    n_layers = sum(isinstance(layer, torch.nn.Linear) for layer in model.plan_.cost.slope_net)
+    (plan,) = model.plan_.members
+    n_layers = sum(isinstance(layer, torch.nn.Linear) for layer in plan.cost.slope_net)
     assert n_layers == {"paper": 2, "authors": 1}[name]
-    assert model.plan_.potential.b.shape == (50, 1) and model.plan_.cost.n_slopes == 25
+    assert plan.potential.b.shape == (50, 1) and plan.cost.n_slopes == 25
 
 
 def test_an_unknown_recipe_is_refused() -> None:
@@ -241,21 +255,31 @@ def test_an_unknown_recipe_is_refused() -> None:
         MixtureTranslator.from_recipe("best")
 
 
-def test_ctrl_c_warns_and_leaves_a_fitted_model(monkeypatch) -> None:
+SEARCH = {"max_steps": 20, "batch_size": 64, "random_state": 0, "verbose": False}
+
+
+@pytest.mark.parametrize("n_pairs", [60, 200])
+@pytest.mark.parametrize(
+    "settings, n_calls", [(QUICK, 40), (SEARCH, 30), (SEARCH, 0)], ids=["fixed", "search", "at once"]
+)
+def test_ctrl_c_warns_and_leaves_a_usable_model(settings, n_calls: int, n_pairs: int, monkeypatch) -> None:
     from fewpairs import training
 
     calls = iter(range(1000))
 
     def interrupt(done: float) -> float:
-        if next(calls) > 40:  # two parameter groups a step
+        if next(calls) >= n_calls:  # two parameter groups a step
             raise KeyboardInterrupt
         return 1.0
 
     monkeypatch.setattr(training, "_one_cycle", interrupt)
-    data = draw()
-    with pytest.warns(UserWarning, match=r"Interrupted after 20 steps"):
-        model = fit(MixtureTranslator(**QUICK), data)
-    assert np.isfinite(model.score(data.X, data.Y))
+    data = draw(n_pairs)
+    with pytest.warns(UserWarning, match="Interrupted: the best model so far is kept"):
+        model = fit(MixtureTranslator(**settings), data)
+    assert model.ended_ == "interrupted" and "interrupted" in model.summary()
+    assert model.plan_.shares.sum().item() == pytest.approx(1)
+    assert np.isfinite(model.score_samples(data.X, data.Y)).all()
+    assert np.isfinite(model.validation_score_)
 
 
 def test_heavy_tails_and_outliers_stay_finite() -> None:
@@ -264,8 +288,9 @@ def test_heavy_tails_and_outliers_stay_finite() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = MixtureTranslator(**QUICK).fit(X, Y, Y_unpaired=random.standard_t(1, size=(500, 2)))
+        far = model.sample(1e6 * X, 3)
     assert np.isfinite(model.score_samples(X, Y)).all()
-    assert np.isfinite(model.sample(1e6 * X, 3)).all()
+    assert np.isfinite(far).all()
 
 
 def test_a_quiet_fit_prints_nothing(capsys) -> None:
@@ -282,7 +307,10 @@ def test_save_and_load_change_no_bit(fitted: MixtureTranslator, tmp_path) -> Non
     assert np.array_equal(loaded.sample(data.X, 2, random_state=0), fitted.sample(data.X, 2, random_state=0))
     assert np.array_equal(loaded.predict_quantiles(data.X), fitted.predict_quantiles(data.X))
     assert loaded.get_params().keys() == fitted.get_params().keys()
-    assert loaded.history_["step"] == fitted.history_["step"] and loaded.validation_score_ == fitted.validation_score_
+    assert loaded.history_["step"] == fitted.history_["step"] and loaded.summary() == fitted.summary().replace(
+        "(8,)", "[8]"
+    )
+    assert np.array_equal(loaded.novelty(3 * data.X), fitted.novelty(3 * data.X))
 
 
 @pytest.mark.parametrize("scale", [1e-170, 1e-6, 1e6, 1e160])
@@ -293,6 +321,7 @@ def test_any_scale_of_x_and_y_will_do(scale: float) -> None:
     np.testing.assert_allclose(model.predict(scale * data.X) / scale, plain.predict(data.X), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:2 of 2 rows of X are far")
 def test_far_away_everything_stays_finite(fitted: MixtureTranslator) -> None:
     x = np.array([[1e5], [-1e200]])
     for values in (fitted.predict(x), fitted.sample(x, 3), *fitted.predict_interval(x), fitted.score_samples(x, x * 0)):
@@ -300,8 +329,158 @@ def test_far_away_everything_stays_finite(fitted: MixtureTranslator) -> None:
 
 
 @pytest.mark.parametrize("n_pairs", [2, 3, 5])
-@pytest.mark.parametrize("validation_fraction", [0.2, 0.89])
-def test_a_handful_of_pairs_will_do(n_pairs: int, validation_fraction: float) -> None:
+@pytest.mark.parametrize("n_folds", [1, 2, 5])
+@pytest.mark.parametrize("has_unpaired", [True, False])
+def test_a_handful_of_pairs_will_do(n_pairs: int, n_folds: int, has_unpaired: bool) -> None:
     data = draw(n_pairs)
-    model = fit(MixtureTranslator(**QUICK, validation_fraction=validation_fraction), data)
+    model = MixtureTranslator(**{**QUICK, "max_steps": 5, "n_folds": n_folds})
+    model = fit(model, data) if has_unpaired else model.fit(data.X, data.Y)
+    assert np.isfinite(model.score(data.X, data.Y))
+
+
+@pytest.mark.parametrize("n_pairs, dim_x, dim_y", [(10, 20, 3), (5, 94, 94)])
+def test_few_pairs_in_many_dimensions_end_close_to_ignoring_x(n_pairs: int, dim_x: int, dim_y: int) -> None:
+    """Nothing can be learnt there: with y's that x says nothing about, the model must not claim otherwise."""
+    random = np.random.default_rng(0)
+    X, Y = random.normal(size=(n_pairs, dim_x)), random.normal(size=(n_pairs, dim_y))
+    Xu, Yu, x, y = (random.normal(size=(300, dim)) for dim in (dim_x, dim_y, dim_x, dim_y))
+    model = MixtureTranslator(**{**QUICK, "max_steps": 60, "n_folds": 5}).fit(X, Y, X_unpaired=Xu, Y_unpaired=Yu)
+    regret = ignoring_x(model, y) - model.score(x, y)
+    assert regret < 0.05
+    assert model.x_gain_ < 3 * model.x_gain_error_ + 1e-6
+    assert np.isfinite(model.predict(x)).all()
+
+
+def ignoring_x(model: MixtureTranslator, y: np.ndarray) -> float:
+    """The mean log-likelihood of y's under the member that ignores x."""
+    conditional = model.plan_.members[0].conditional(
+        torch.zeros(len(y), model.n_features_in_).double(), model.y_scaler_.loc, model.y_scaler_.scale
+    )
+    return float(conditional.log_prob(torch.from_numpy(y)).mean())
+
+
+def test_one_fold_holds_nothing_out() -> None:
+    model = fit(MixtureTranslator(**{**QUICK, "n_folds": 1}), draw())
+    assert len(model.plan_.members) == 1 and model.n_steps_ == 30
+    assert np.isnan([model.validation_score_, model.x_gain_, model.unpaired_gain_]).all()
+    assert "nothing was held out" in model.summary()
+
+
+def test_the_summary_has_the_three_figures(fitted: MixtureTranslator) -> None:
+    text = fitted.summary()
+    assert "60 pairs, 100 unpaired x's and 120 unpaired y's" in text
+    for name, form in (("validation_score_", ".3f"), ("x_gain_", "+.3f"), ("unpaired_gain_", "+.3f")):
+        assert f"{getattr(fitted, name):{form}} ± {getattr(fitted, f'{name}error_'):.3f}" in text
+
+
+def test_training_xs_are_not_novel(fitted: MixtureTranslator) -> None:
+    data = draw()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in (data.X, data.X_unpaired):
+            assert fitted.novelty(x).shape == (len(x),) and fitted.novelty(x).max() <= 1
+            fitted.predict(x)
+
+
+READERS = {
+    "predict": lambda model, x: model.predict(x),
+    "sample": lambda model, x: model.sample(x),
+    "score_samples": lambda model, x: model.score_samples(x, np.zeros((len(x), 1))),
+    "predict_quantiles": lambda model, x: model.predict_quantiles(x),
+    "predict_interval": lambda model, x: model.predict_interval(x),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_whatever_is_read_off_far_away_comes_with_a_warning(read, fitted: MixtureTranslator) -> None:
+    data = draw()
+    far = data.X.mean() + 100 * data.X.std()
+    x = np.concatenate([data.X[:3], [[far], [-far]]])
+    assert (fitted.novelty(x) > 1).tolist() == [False, False, False, True, True]
+    with pytest.warns(UserWarning, match="2 of 5 rows of X are far from every x seen in training"):
+        read(fitted, x)
+
+
+def test_distance_is_novelty_in_every_direction() -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(60, 3)) * [1, 10, 100]
+    model = MixtureTranslator(**{**QUICK, "max_steps": 2}).fit(X, X[:, :1])
+    fresh = random.normal(size=(200, 3)) * [1, 10, 100]
+    assert (model.novelty(fresh) <= 1).mean() > 0.95  # x's of the same kind are not far, but for stragglers
+    for direction in np.eye(3):
+        assert model.novelty((100 * direction * [1, 10, 100])[None]) > 1
+
+
+def warm(**changes) -> MixtureTranslator:
+    return MixtureTranslator(**{**QUICK, "max_steps": 60, "warm_start": True, **changes})
+
+
+@pytest.fixture(scope="module")
+def begun() -> MixtureTranslator:
+    return fit(warm(), draw())
+
+
+def test_a_warm_start_goes_on_from_where_it_was(begun: MixtureTranslator, tmp_path) -> None:
+    """One more step leaves it where it was; one step from the start is far from there. A file in between changes nothing."""
+    data = draw()
+    x, y = TwoBranches().draw_pairs(2000, seed=1)
+    begun.save(tmp_path / "model")
+    first, second = (load(tmp_path / "model").set_params(max_steps=1) for _ in range(2))
+    before = first.score(x, y)
+    fit(first, data)
+    assert abs(first.score(x, y) - before) < 0.02
+    assert fit(warm(max_steps=1), data).score(x, y) < before - 0.1
+    fit(second, data)
+    assert np.array_equal(first.score_samples(x, y), second.score_samples(x, y))
+
+
+def test_a_warm_start_takes_new_rows_and_keeps_the_folds(begun: MixtureTranslator, tmp_path) -> None:
+    begun.save(tmp_path / "model")
+    model = load(tmp_path / "model")
+    x, y = TwoBranches().draw_pairs(2000, seed=1)
+    before, folds = model.score(x, y), dict(zip(model.fold_keys_.tolist(), model.folds_.tolist(), strict=True))
+    scales = [model.x_scaler_.scale.clone(), model.y_scaler_.loc.clone()]
+    old, new = draw(), TwoBranches().draw(n_pairs=30, n_source=300, n_target=200, seed=5)
+    X, Y = np.concatenate([new.X, old.X]), np.concatenate([new.Y, old.Y])
+    model.fit(X, Y, X_unpaired=new.X_unpaired, Y_unpaired=new.Y_unpaired)
+    after = dict(zip(model.fold_keys_.tolist(), model.folds_.tolist(), strict=True))
+    assert len(after) == 90 and folds.items() <= after.items()
+    assert model.n_pairs_ == 90 and model.n_unpaired_ == [300, 200]
+    assert torch.equal(scales[0], model.x_scaler_.scale) and torch.equal(scales[1], model.y_scaler_.loc)
+    assert model.score(x, y) > before - 0.05  # half as many pairs again; they do not make it worse
+    assert model.novelty(new.X_unpaired).max() <= 1
+
+
+def test_without_warm_start_a_second_fit_forgets_the_first() -> None:
+    data = draw()
+    model = fit(MixtureTranslator(**QUICK), draw(30))
+    assert np.array_equal(fit(model, data).predict(data.X), fit(MixtureTranslator(**QUICK), data).predict(data.X))
+
+
+@pytest.mark.parametrize("time_budget", [1e-4, 1.0])
+def test_a_fit_keeps_to_its_time(time_budget: float) -> None:
+    data, start = draw(), time.perf_counter()
+    model = fit(MixtureTranslator(**{**QUICK, "max_steps": 10**6}, time_budget=time_budget), data)
+    assert time.perf_counter() - start < time_budget + 3  # starts and first calls of torch are not stopped halfway
+    assert model.ended_ == "out of time"
+    assert np.isfinite(model.score(data.X, data.Y))
+
+
+def test_atoms_on_samples_need_no_number() -> None:
+    data = draw()
+    model = fit(MixtureTranslator(**{**QUICK, "max_steps": 2, "n_atoms": "auto"}, start="samples"), data)
+    assert np.isfinite(model.score(data.X, data.Y))
+
+
+@pytest.mark.parametrize("n_pairs, n_folds", [(49, 2), (12, 5)])
+def test_folds_of_unequal_size_have_members_of_equal_shape(n_pairs: int, n_folds: int) -> None:
+    """Without unpaired y's a fold with one pair fewer could place one atom fewer, yet members train as one population."""
+    data = draw(n_pairs)
+    model = MixtureTranslator(**{**QUICK, "max_steps": 2, "n_folds": n_folds}).fit(data.X, data.Y)
+    assert np.isfinite(model.score(data.X, data.Y))
+
+
+def test_one_pair_with_nearly_all_the_weight_is_survived() -> None:
+    data = draw()
+    model = MixtureTranslator(**{**QUICK, "max_steps": 2}).fit(data.X, data.Y, np.r_[1e9, np.ones(59)])
     assert np.isfinite(model.score(data.X, data.Y))

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import FIXED
 from safetensors.torch import save_file
 
 from fewpairs import MixtureTranslator, files, load
@@ -15,7 +16,7 @@ from fewpairs import MixtureTranslator, files, load
 def model_file(tmp_path):
     X = np.linspace(0, 1, 20)[:, None]
     path = tmp_path / "model.safetensors"
-    MixtureTranslator(max_steps=2, random_state=0, verbose=False).fit(X, X).save(path)
+    MixtureTranslator(**FIXED, max_steps=2).fit(X, X).save(path)
     return path
 
 
@@ -61,12 +62,13 @@ def test_a_pickle_is_never_run(tmp_path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_newer_format_is_refused(model_file, monkeypatch) -> None:
+@pytest.mark.parametrize("version, remedy", [(1, "Fit and save the model again"), (99, "Upgrade fewpairs")])
+def test_another_format_is_refused(version: int, remedy: str, model_file, monkeypatch) -> None:
     tensors, description = files.read_model(model_file)
-    monkeypatch.setattr(files, "FORMAT_VERSION", 99)
+    monkeypatch.setattr(files, "FORMAT_VERSION", version)
     files.write_model(model_file, tensors, description)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"format version 99.*up to 1.*Upgrade"):
+    with pytest.raises(ValueError, match=rf"format version {version}, and this fewpairs reads version 2. {remedy}"):
         load(model_file)
 
 
@@ -92,11 +94,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(model_file, monkeypatc
 
 def test_settings_of_numpy_types_are_saved(tmp_path) -> None:
     X = np.linspace(0, 1, 20)[:, None]
-    model = MixtureTranslator(
-        max_steps=np.int64(2), smoothing=np.float32(0.25), hidden=np.array([4]), verbose=False
-    ).fit(X, X)
+    settings = {"max_steps": np.int64(2), "smoothing": np.float32(0.25), "hidden": np.array([4])}
+    model = MixtureTranslator(**{**FIXED, **settings}).fit(X, X)
     model.save(tmp_path / "model")
-    assert load(tmp_path / "model").get_params()["smoothing"] == 0.25
+    loaded = load(tmp_path / "model")
+    assert loaded.get_params()["smoothing"] == 0.25
+    assert loaded.chosen_["smoothing"] == 0.25 and loaded.chosen_["hidden"] == [4]
 
 
 def test_the_header_is_plain_json(model_file) -> None:

@@ -37,3 +37,33 @@ def test_large_exponents_do_not_overflow() -> None:
 def test_without_gradient_nothing_is_kept() -> None:
     with torch.no_grad():
         assert logsumexp_product(torch.zeros(2, 1, requires_grad=True), torch.zeros(3, 2)).grad_fn is None
+
+
+MAPPED = {"both": (0, 0), "rows": (0, None), "columns": (None, 0), "rows, inner axis": (1, None)}
+
+
+@pytest.mark.parametrize("block", [7, 2**18])
+@pytest.mark.parametrize("in_dims", MAPPED.values(), ids=MAPPED)
+def test_under_vmap_it_is_the_loop(block: int, in_dims, generator: torch.Generator, monkeypatch) -> None:
+    monkeypatch.setattr(products, "CPU_BLOCK", block)
+    rows = torch.randn(3, 13, 4, dtype=torch.float64, generator=generator)
+    columns = 5 * torch.randn(3, 29, 9, dtype=torch.float64, generator=generator)
+    pull = torch.randn(3, 13, dtype=torch.float64, generator=generator)
+    rows, columns = (
+        part[0] if dim is None else part.movedim(0, dim) for part, dim in zip((rows, columns), in_dims, strict=True)
+    )
+    inputs = (rows.requires_grad_(), columns.requires_grad_())
+
+    def one(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return logsumexp_product(rows, columns, DiagonalAtoms.features)
+
+    def member(part: torch.Tensor, dim: int | None, number: int) -> torch.Tensor:
+        return part if dim is None else part.select(dim, number)
+
+    mapped = torch.vmap(one, in_dims=in_dims)(*inputs)
+    looped = torch.stack([one(member(inputs[0], in_dims[0], k), member(inputs[1], in_dims[1], k)) for k in range(3)])
+    torch.testing.assert_close(mapped, looped, atol=1e-12, rtol=1e-12)  # the same sums, perhaps in another order
+    for grad, wanted in zip(
+        torch.autograd.grad(mapped, inputs, pull), torch.autograd.grad(looped, inputs, pull), strict=True
+    ):
+        torch.testing.assert_close(grad, wanted, atol=1e-10, rtol=1e-10)

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import sklearn
+from conftest import FIXED
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
@@ -14,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from fewpairs import MixtureTranslator, Unpaired
 from fewpairs.datasets import TwoBranches
 
-QUICK = {"max_steps": 10, "random_state": 0, "verbose": False, "batch_size": 32, "n_atoms": 5}
+QUICK = {**FIXED, "max_steps": 5, "n_atoms": 5}
 DATA = TwoBranches().draw(n_pairs=40, n_source=40, n_target=60, seed=0)
 
 NEEDS_Y = (

@@ -22,10 +22,13 @@ def nll(model: MixtureTranslator, seed: int) -> float:
 
 
 def test_the_default_reaches_its_accuracy_on_the_swiss_roll() -> None:
-    ours = [nll(MixtureTranslator(random_state=seed), seed) for seed in range(5)]
-    supervised = [nll(MixtureTranslator(random_state=seed, objective="supervised"), seed) for seed in range(5)]
-    assert np.median(ours) <= 0.65
-    assert all(better < worse for better, worse in zip(ours, supervised, strict=True))
+    ours = np.array([nll(MixtureTranslator(random_state=seed), seed) for seed in range(5)])
+    supervised = np.array(
+        [nll(MixtureTranslator(random_state=seed, objective="supervised"), seed) for seed in range(5)]
+    )
+    assert np.median(ours) <= 0.55
+    assert (ours <= supervised + 0.05).all()  # on no draw do unpaired rows do harm
+    assert np.median(supervised - ours) >= 0.2
 
 
 def test_the_recipes_reproduce_the_paper() -> None:

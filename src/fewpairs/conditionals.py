@@ -1,10 +1,11 @@
 """Conditional mixtures: p(y|x) of a mixture plan at given x's, as a torch distribution in the units of the user.
 
 It is a mixture of M·N Gaussians, N atoms tilted by M slopes. It is kept as these factors, never as M·N means: everything
-below costs rows × M × N numbers at most, and those only a block of rows at a time.
+below costs rows × M × N numbers at most, and those only a block of rows at a time. A `ConditionalEnsemble` is a mixture of
+such mixtures, and just as closed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from fewpairs.costs import slope_cost
 from fewpairs.potentials import Atoms, log_mixture
 from fewpairs.products import logsumexp_product
 
-__all__ = ["ConditionalMixture", "log_partition"]
+__all__ = ["ConditionalEnsemble", "ConditionalMixture", "log_partition"]
 
 BLOCK = 2**22  # entries of a (rows × M × N) array held at once: 32 MB in float64
 
@@ -89,6 +90,10 @@ class ConditionalMixture(Distribution):
         quantiles = torch.cat([part._icdf(levels) for part in self._row_blocks(len(levels))], dim=1)
         return quantiles * self.scale + self.loc
 
+    def _at(self, rows: Tensor) -> "ConditionalMixture":
+        """The same for some of the rows."""
+        return ConditionalMixture(self.log_v[rows], self.a[rows], self.atoms, self.loc, self.scale)
+
     def _rows_per_block(self, n_draws: int = 1) -> int:
         n_components = self.log_v.shape[-1] * len(self.atoms.b)
         return max(BLOCK // max(n_components, n_draws * self.a.shape[-1]), 1)
@@ -138,6 +143,78 @@ class ConditionalMixture(Distribution):
                 return (weights * torch.special.ndtr((y.unsqueeze(-1) - means) / stds)).sum(-1)
 
             yield cdf, (means - 8 * stds).amin(-1), (means + 8 * stds).amax(-1)
+
+
+class ConditionalEnsemble(Distribution):
+    """Creates the mixture Σ_k share_k p_k(y|x) of conditional mixtures at the same rows.
+
+    Arguments:
+        members: The mixtures, in the same units.
+        shares: Their weights, (members,); they sum to one.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real_vector
+
+    def __init__(self, members: Sequence[ConditionalMixture], shares: Tensor) -> None:
+        self.members, self.shares = list(members), shares
+        super().__init__(members[0].batch_shape, members[0].event_shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(y|x) of y's of shape (..., rows, D)."""
+        log_probs = torch.stack([member.log_prob(value) for member in self.members], dim=-1)
+        return torch.logsumexp(log_probs + self.shares.log(), dim=-1)
+
+    @torch.no_grad()
+    def sample(
+        self, sample_shape: torch.Size | list[int] | tuple[int, ...] = (), generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws y's of shape (*sample_shape, rows, D): every draw picks a member of its own."""
+        shape = torch.Size(sample_shape)
+        n_rows, device = self.batch_shape[0], self.shares.device
+        uniform = torch.rand((shape.numel(), n_rows), dtype=self.shares.dtype, device=device, generator=generator)
+        picked = torch.searchsorted(self.shares.cumsum(0), uniform).clamp(max=len(self.members) - 1)
+        y = self.shares.new_empty((shape.numel(), n_rows, *self.event_shape))
+        for number, member in enumerate(self.members):
+            is_mine = picked == number
+            rows = is_mine.any(0).nonzero().squeeze(1)
+            if len(rows) == 0:
+                continue
+            order = is_mine[:, rows].cumsum(0) - 1  # the how-manieth draw of this member at its row
+            draws = member._at(rows).sample((int(order.max()) + 1,), generator=generator)
+            draw, column = is_mine[:, rows].nonzero(as_tuple=True)
+            y[draw, rows[column]] = draws[order[draw, column], column]
+        return y.reshape(*shape, n_rows, *self.event_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._average([member.mean for member in self.members])
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each output, of shape (rows, D)."""
+        mean = self.mean
+        return self._average([member.variance + (member.mean - mean) ** 2 for member in self.members])
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(output ≤ value) of each output on its own: y's of shape (..., rows, D) to probabilities of that shape."""
+        return self._average([member.cdf(value) for member in self.members])
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantiles of each output on its own: L levels to values of shape (L, rows, D)."""
+        levels = value.reshape(-1).to(self.shares)
+        each = torch.stack([member.icdf(levels) for member in self.members])  # the answer lies between the members' own
+        low, high = each.amin(0), each.amax(0)
+        for _ in range(N_HALVINGS):
+            middle = (low + high) / 2
+            below = self.cdf(middle) < levels.reshape(-1, 1, 1)
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def _average(self, values: Sequence[Tensor]) -> Tensor:
+        return sum(
+            (share * value for share, value in zip(self.shares, values, strict=True)), torch.zeros_like(values[0])
+        )
 
 
 def _bisect(cdf: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, levels: Tensor) -> Tensor:

@@ -53,6 +53,15 @@ class SlopeCost(nn.Module):
         learn_scale: bool = True,
     ) -> None:
         super().__init__()
+        self.shape = {
+            "dim_x": dim_x,
+            "dim_y": dim_y,
+            "n_slopes": n_slopes,
+            "hidden": list(hidden),
+            "weight_hidden": None if weight_hidden is None else list(weight_hidden),
+            "activation": activation,
+            "learn_scale": learn_scale,
+        }
         self.n_slopes = n_slopes
         self.dim_y = dim_y
         self.log_scale = nn.Parameter(torch.zeros(dim_y)) if learn_scale else None

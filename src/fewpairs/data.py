@@ -5,7 +5,6 @@ Arrays come in through `checks` and `faces`, tables with gaps through `split_fra
 """
 
 import warnings
-from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ class Samples:
             ("target_weight", self.target),
         ):
             weight = getattr(self, name)
-            weight = torch.ones_like(rows[:, 0]) if weight is None else weight / weight.mean()
+            weight = torch.ones_like(rows[..., 0]) if weight is None else weight / weight.mean(-1, keepdim=True)
             object.__setattr__(self, name, weight)
 
     @classmethod
@@ -98,48 +97,6 @@ class Samples:
             source=x_scaler(self.source),
             target=y_scaler(self.target),
         )
-
-    def draw(
-        self, *, n_pairs: int, n_source: int, n_target: int, generator: torch.Generator | None = None
-    ) -> "Samples":
-        """A minibatch: rows drawn without replacement where there are more of them than asked for, all of them otherwise."""
-        p = _draw_rows(len(self.pairs_x), n_pairs, self.pairs_x.device, generator)
-        q = _draw_rows(len(self.source), n_source, self.source.device, generator)
-        r = _draw_rows(len(self.target), n_target, self.target.device, generator)
-        return Samples(
-            self.pairs_x[p],
-            self.pairs_y[p],
-            self.source[q],
-            self.target[r],
-            self.pairs_weight[p],
-            self.source_weight[q],
-            self.target_weight[r],
-        )
-
-    def split(self, n_held_out: int, generator: torch.Generator | None = None) -> tuple["Samples", "Samples"]:
-        """Holds out pairs, and takes their x's and y's out of source and target too.
-
-        A value that the other pairs have too, or that source or target hold more often than the held-out pairs explain
-        (once as their own, once repeated among the unpaired rows), is a common value, such as an integer, and gives no
-        held-out pair away: it stays.
-
-        Returns:
-            What is left to learn from, and the held-out pairs alone.
-        """
-        order = torch.randperm(len(self.pairs_x), generator=generator, device=self.pairs_x.device)
-        held, kept = order[:n_held_out], order[n_held_out:]
-        q = _rows_without(self.source, self.pairs_x[held], self.pairs_x[kept])
-        r = _rows_without(self.target, self.pairs_y[held], self.pairs_y[kept])
-        left = Samples(
-            self.pairs_x[kept],
-            self.pairs_y[kept],
-            self.source[q],
-            self.target[r],
-            self.pairs_weight[kept],
-            self.source_weight[q],
-            self.target_weight[r],
-        )
-        return left, Samples.gather(self.pairs_x[held], self.pairs_y[held], pairs_weight=self.pairs_weight[held])
 
 
 @dataclass(frozen=True)
@@ -223,31 +180,3 @@ def _append(rows: Tensor, weight: Tensor, more: Tensor | None, more_weight: Tens
         return rows, weight
     more_weight = torch.ones_like(more[:, 0]) if more_weight is None else more_weight / more_weight.mean()
     return torch.cat([rows, more]), torch.cat([weight, more_weight])
-
-
-def _draw_rows(n_rows: int, n_drawn: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    if n_drawn >= n_rows:
-        return torch.arange(n_rows, device=device)
-    if n_drawn * 20 > n_rows:
-        return torch.randperm(n_rows, generator=generator, device=device)[:n_drawn]
-    # A permutation of a million rows for a batch of a few hundred would cost more than the step itself; a rare repeat
-    # among so few of so many is harmless.
-    return torch.randint(n_rows, (n_drawn,), generator=generator, device=device)
-
-
-def _rows_without(rows: Tensor, held: Tensor, kept: Tensor) -> Tensor:
-    """The numbers of the rows that are no trace of a held-out one (see `Samples.split`)."""
-    table, suspects = rows.cpu().numpy(), held.cpu().numpy()
-    n_held = Counter(row.tobytes() for row in suspects)
-    for row in kept.cpu().numpy():
-        n_held.pop(row.tobytes(), None)
-    places: dict[bytes, list[int]] = {key: [] for key in n_held}
-    for place in np.flatnonzero(np.isin(table[:, 0], suspects[:, 0])):
-        key = table[place].tobytes()
-        if key in places:
-            places[key].append(int(place))
-    keep = np.ones(len(table), dtype=bool)
-    for key, found in places.items():
-        if len(found) <= 2 * n_held[key]:
-            keep[found] = False
-    return torch.from_numpy(np.flatnonzero(keep)).to(rows.device)

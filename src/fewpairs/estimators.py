@@ -1,61 +1,76 @@
 """Estimators: the scikit-learn face. `MixtureTranslator` learns p(y|x) from a few pairs and many single x's and y's.
 
-`fit` checks and standardises the data, starts the plan as a mixture of all y's that ignores x, and lets training earn every
-departure from there (`training`, `objectives`, `smoothing`). Everything afterwards is read off the fitted plan (`plans`)
-in float64 and in the user's units.
+`fit` checks and standardises the data, cuts the pairs into folds, and hands them to `choice`, which finds the settings that
+suit them, trains an ensemble (one member a fold) and says what it is worth. Everything afterwards is read off the fitted
+plan (`plans`) in float64 and in the user's units.
 """
 
 import os
+import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import asdict
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from fewpairs import objectives
-from fewpairs.conditionals import ConditionalMixture
-from fewpairs.costs import SlopeCost
+from fewpairs.choice import MOST_OUTPUTS_FULL, RUNGS, Choice, choose, resume
+from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
-from fewpairs.faces import LEAST_PAIRS, Translator
+from fewpairs.faces import Translator
 from fewpairs.files import read_model, write_model
+from fewpairs.folds import Folds, row_keys
+from fewpairs.makers import Candidate, Clock, Maker
 from fewpairs.nn import ACTIVATIONS
-from fewpairs.plans import MixturePlan
-from fewpairs.potentials import ATOMS, MixturePotential
+from fewpairs.plans import EnsemblePlan, MixturePlan
+from fewpairs.potentials import ATOMS
 from fewpairs.progress import progress_bar
-from fewpairs.smoothing import NoiseSmoothing, NoSmoothing, Smoothing
-from fewpairs.starts import n_atoms_for, start_from_mixture, start_from_samples
-from fewpairs.training import Outcome, Settings, train
+from fewpairs.training import Settings
 
 __all__ = ["MixtureTranslator", "load"]
 
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+N_REFERENCE = 1000  # x's of the training data that a fitted model keeps, to know a new x that is far from all of them
+FAR = 3.0  # times the distance that 99 % of the x's keep to their nearest neighbour: farther is far
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
 FITTED = (
+    "candidates_",
+    "chosen_",
     "ended_",
+    "finals_",
     "history_",
     "is_1d_",
-    "n_atoms_",
     "n_features_in_",
+    "n_folds_",
     "n_outputs_",
+    "n_pairs_",
     "n_steps_",
+    "n_unpaired_",
+    "reach_",
     "target_names_",
+    "unpaired_gain_",
+    "unpaired_gain_error_",
     "validation_score_",
-    "variance_floor_",
+    "validation_score_error_",
+    "x_gain_",
+    "x_gain_error_",
 )
+TENSORS = ("fold_keys_", "folds_", "reference_")
 
 # The paper's settings for the Swiss roll, by its text and by what the authors' notebook runs (linear a and v).
 PAPER: dict[str, Any] = {
     "objective": "inverse_eot",
+    "unpaired_weight": 0.0,
     "n_atoms": 50,
     "n_slopes": 25,
     "hidden": (25,),
@@ -68,7 +83,9 @@ PAPER: dict[str, Any] = {
     "variance_floor": 0.0,
     "standardise": False,
     "smoothing": 0.0,
-    "validation_fraction": 0.0,
+    "adversarial": 0.0,
+    "covariance": "diagonal",
+    "n_folds": 1,
     "learning_rate": 3e-4,
     "potential_learning_rate": 1e-3,
     "one_cycle": False,
@@ -87,29 +104,36 @@ class MixtureTranslator(Translator):
 
     Arguments you may want:
         objective: "marginal", the bounded objective; "supervised" ignores unpaired rows; "inverse_eot" is the paper's loss.
-        unpaired_weight: The weight μ of the unpaired rows under "marginal".
-        smoothing: The noise added to x in training, in standard deviations of x. More of it, smoother in x.
-        max_steps: The training steps at the most.
-        time_budget: The seconds of training at the most; the schedule fits itself into them.
+        time_budget: The seconds a fit may take; training and search fit themselves into them. More than the default takes
+            makes a somewhat better model.
         random_state: A number makes the fit repeatable on the same machine.
+        warm_start: Whether a second `fit` goes on from the first, with the settings chosen then: for new unpaired rows, and
+            for more pairs of the same kind.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
-    Arguments you should not need:
-        n_atoms: The Gaussians of the potential, at the most (fewer where there are few y's).
-        n_slopes: The slopes of the cost.
+    Arguments that are chosen from the data. A value fixes one; with all of them fixed, nothing is searched for:
+        unpaired_weight: The weight μ of the unpaired rows under "marginal".
+        smoothing: The noise added to x in training, in standard deviations of x. More of it, smoother in x.
+        adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(y|x) most, and against
+            which it is kept steady; 0 leaves that out.
+        variance_floor: The least variance of an atom, as a part of the variance of y.
+        hidden: The hidden widths of the network of x; () is a linear map.
         covariance: "diagonal" or "full" atoms.
-        hidden: The hidden widths of the network of x.
+        n_atoms: The Gaussians of the potential, at the most (fewer where there are few y's).
+
+    Arguments you should not need:
+        max_steps: The training steps at the most; "auto" is 400, and more for more than 512 pairs.
+        n_folds: The folds that the pairs are cut into. Each member of the ensemble learns from all but one, which judges it.
+            1 holds nothing out: one member, the last step, no choice and no scores.
+        n_slopes: The slopes of the cost.
         weight_hidden: The hidden widths of a network of its own for the weights v; None shares one.
         activation: "silu", "relu" or "tanh".
         slope_std: The scale of the first slopes; None is PyTorch's own initialisation.
         learn_scale: Whether the slopes have a scale of their own, which lets a sharp p(y|x) be learnt in few steps.
         start: "mixture" fits the atoms to all y's before training; "samples" puts them onto random y's.
         start_variance: The variance of the atoms that start on samples.
-        variance_floor: The least variance of an atom, as a part of the variance of y. "auto" is one over the number of
-            pairs, that are not held out, within 1e-4 and 0.03: finer detail of p(y|x) than that, so few pairs cannot show.
         standardise: Whether x and y are brought to mean zero and variance one inside. Without it, data far from that scale
             lose accuracy in float32, and smoothing and floor are in the data's own units.
-        validation_fraction: The part of the pairs held out to choose the best step; 0 keeps the last.
         learning_rate: Adam's step size; its peak under the one-cycle schedule.
         potential_learning_rate: The same for the potential; None is the same.
         one_cycle: Whether the step size rises and falls once over the fit, or stays constant.
@@ -119,45 +143,59 @@ class MixtureTranslator(Translator):
         device: "auto" takes a CUDA device if there is one, or name one.
 
     Attributes:
-        plan_: The fitted plan, in float64 and standardised units.
-        history_: A dictionary of lists, one entry for each look at the held-out pairs: "step", "objective",
-            "held_out_nll" (in the user's units) and "seconds".
-        validation_score_: The mean log-likelihood of the held-out pairs, by which the best step was chosen; NaN if none were.
-        n_steps_: The step whose plan was kept.
+        plan_: The fitted plan, an ensemble in float64 and standardised units.
+        validation_score_, validation_score_error_: The mean log-likelihood of the pairs, each by a member that has not seen
+            it, and its standard error. Settings, steps and shares were chosen without the pair that is scored; members
+            are scored one by one, so the ensemble is usually a little better. NaN if nothing was held out.
+        unpaired_gain_, unpaired_gain_error_: What the unpaired rows brought against the best model without them, in nats
+            per pair.
+        x_gain_, x_gain_error_: What x brought, against the best mixture of all y's that ignores it.
+        chosen_: The settings with the largest share in the ensemble.
+        finals_: All settings in the ensemble and their shares; the model that ignores x has the rest.
+        candidates_: Every candidate that was tried, with its score on the held-out pairs and a standard error.
+        history_: Of the chosen settings, a list for each of "step", "objective", "held_out_nll" (in the user's units, mean
+            over the folds) and "seconds".
+        n_steps_: The step whose plans were kept.
         ended_: Why training ended: "finished", "out of time", "interrupted" or "diverged".
-        n_atoms_, variance_floor_: The atoms and the floor that were used.
         n_features_in_, feature_names_in_: The columns of X.
         n_outputs_: The columns of Y.
 
     Example:
         >>> from fewpairs.datasets import TwoBranches
         >>> data = TwoBranches().draw(n_pairs=40, n_source=200, n_target=200, seed=0)
-        >>> model = MixtureTranslator(max_steps=50, random_state=0)
+        >>> model = MixtureTranslator(max_steps=20, n_folds=2, hidden=(), smoothing=0.1, random_state=0)
         >>> model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired).sample(data.X, 3).shape
         (3, 40, 1)
     """
 
+    plan_: EnsemblePlan
+    n_folds_: int
+    folds_: Tensor
+    fold_keys_: Tensor
+
     _parameter_constraints = {
         "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
-        "unpaired_weight": [Interval(Real, 0, None, closed="left")],
-        "smoothing": [Interval(Real, 0, None, closed="left")],
-        "max_steps": [Interval(Integral, 1, None, closed="left")],
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
+        "warm_start": ["boolean"],
         "verbose": ["boolean"],
-        "n_atoms": [Interval(Integral, 1, None, closed="left")],
+        "unpaired_weight": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "smoothing": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "adversarial": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "variance_floor": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "hidden": ["array-like", StrOptions({"auto"})],
+        "covariance": [StrOptions({*ATOMS, "auto"})],
+        "n_atoms": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "max_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_folds": [Interval(Integral, 1, None, closed="left")],
         "n_slopes": [Interval(Integral, 1, None, closed="left")],
-        "covariance": [StrOptions(set(ATOMS))],
-        "hidden": ["array-like"],
         "weight_hidden": ["array-like", None],
         "activation": [StrOptions(set(ACTIVATIONS))],
         "slope_std": [Interval(Real, 0, None, closed="left"), None],
         "learn_scale": ["boolean"],
         "start": [StrOptions({"mixture", "samples"})],
         "start_variance": [Interval(Real, 0, None, closed="neither")],
-        "variance_floor": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "standardise": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 0.9, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "potential_learning_rate": [Interval(Real, 0, None, closed="neither"), None],
         "one_cycle": ["boolean"],
@@ -171,26 +209,28 @@ class MixtureTranslator(Translator):
         self,
         *,
         objective: Literal["marginal", "inverse_eot", "supervised"] = "marginal",
-        unpaired_weight: float = 3.0,
-        smoothing: float = 0.2,
-        max_steps: int = 1000,
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
+        warm_start: bool = False,
         verbose: bool = True,
-        n_atoms: int = 50,
-        n_slopes: int = 8,
-        covariance: Literal["diagonal", "full"] = "diagonal",
-        hidden: Sequence[int] = (16, 16),
+        unpaired_weight: float | Literal["auto"] = "auto",
+        smoothing: float | Literal["auto"] = "auto",
+        adversarial: float | Literal["auto"] = "auto",
+        variance_floor: float | Literal["auto"] = "auto",
+        hidden: Sequence[int] | Literal["auto"] = "auto",
+        covariance: Literal["diagonal", "full", "auto"] = "auto",
+        n_atoms: int | Literal["auto"] = "auto",
+        max_steps: int | Literal["auto"] = "auto",
+        n_folds: int = 5,
+        n_slopes: int = 4,
         weight_hidden: Sequence[int] | None = None,
         activation: Literal["silu", "relu", "tanh"] = "silu",
         slope_std: float | None = 0.01,
         learn_scale: bool = True,
         start: Literal["mixture", "samples"] = "mixture",
         start_variance: float = 0.1,
-        variance_floor: float | Literal["auto"] = "auto",
         standardise: bool = True,
-        validation_fraction: float = 0.2,
-        learning_rate: float = 2e-2,
+        learning_rate: float = 3e-2,
         potential_learning_rate: float | None = None,
         one_cycle: bool = True,
         batch_size: int = 256,
@@ -199,25 +239,27 @@ class MixtureTranslator(Translator):
         device: str = "auto",
     ) -> None:
         self.objective = objective
-        self.unpaired_weight = unpaired_weight
-        self.smoothing = smoothing
-        self.max_steps = max_steps
         self.time_budget = time_budget
         self.random_state = random_state
+        self.warm_start = warm_start
         self.verbose = verbose
-        self.n_atoms = n_atoms
-        self.n_slopes = n_slopes
-        self.covariance = covariance
+        self.unpaired_weight = unpaired_weight
+        self.smoothing = smoothing
+        self.adversarial = adversarial
+        self.variance_floor = variance_floor
         self.hidden = hidden
+        self.covariance = covariance
+        self.n_atoms = n_atoms
+        self.max_steps = max_steps
+        self.n_folds = n_folds
+        self.n_slopes = n_slopes
         self.weight_hidden = weight_hidden
         self.activation = activation
         self.slope_std = slope_std
         self.learn_scale = learn_scale
         self.start = start
         self.start_variance = start_variance
-        self.variance_floor = variance_floor
         self.standardise = standardise
-        self.validation_fraction = validation_fraction
         self.learning_rate = learning_rate
         self.potential_learning_rate = potential_learning_rate
         self.one_cycle = one_cycle
@@ -256,50 +298,55 @@ class MixtureTranslator(Translator):
             Y_unpaired_weight: One weight for each of them.
         """
         self._validate_params()
+        clock = Clock(self.time_budget, time.perf_counter())
         before = dict(self.__dict__)
+        columns = getattr(self, "n_features_in_", None), getattr(self, "n_outputs_", None)
         try:
             samples = self._gather(X, y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight)
-            self._learn(samples, has_unpaired=X_unpaired is not None or Y_unpaired is not None)
+            if self.warm_start and "plan_" in before and columns != (self.n_features_in_, self.n_outputs_):
+                raise ValueError(
+                    f"warm_start goes on with a model of {columns[0]} columns of X and {columns[1]} of Y, but "
+                    f"{self.n_features_in_} and {self.n_outputs_} came. Use warm_start=False to begin anew."
+                )
+            self._learn(samples, clock, has_unpaired=X_unpaired is not None or Y_unpaired is not None)
         except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
         return self
 
-    def _learn(self, samples: Samples, *, has_unpaired: bool) -> None:
-        random = check_random_state(self.random_state)
-        device = self._device()
-        generator = torch.Generator(device).manual_seed(int(random.randint(2**31)))
-
-        self.x_scaler_, self.y_scaler_ = self._scalers(samples)
-        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
-        held_out = None
-        n_pairs = len(samples.pairs_x)
-        n_held_out = min(round(self.validation_fraction * n_pairs), n_pairs - LEAST_PAIRS)
-        if n_held_out >= 1:
-            samples, held_out = samples.split(n_held_out, generator)
-
-        plan = self._start(samples, random).to(device)
-        with progress_bar("Learning p(y|x)", is_on=self.verbose) as on_step:
-            outcome = train(
-                plan,
-                samples,
-                self._objective(has_unpaired),
-                settings=self._settings(),
-                smoothing=self._smoothing(),
-                held_out=held_out,
-                generator=generator,
-                on_step=on_step,
-            )
-        self._keep(plan, outcome)
-
-    def conditional(self, X: Any) -> ConditionalMixture:
+    def conditional(self, X: Any) -> ConditionalEnsemble:
         """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
-        check_is_fitted(self, "plan_")
-        x = self.x_scaler_(torch.tensor(self._check_x(X)))
-        x = x.clamp(-FARTHEST, FARTHEST)
+        x = self._standardised(X)
+        n_far = int((self._novelty(x) > 1).sum())
+        if n_far:
+            warnings.warn(
+                f"{n_far} of {len(x)} rows of X are far from every x seen in training: p(y|x) is a guess there. "
+                "novelty(X) tells which (above 1 is far).",
+                stacklevel=3,
+            )
         with torch.no_grad():
-            return self.plan_.conditional(x, self.y_scaler_.loc, self.y_scaler_.scale)
+            return self.plan_.conditional(x.clamp(-FARTHEST, FARTHEST), self.y_scaler_.loc, self.y_scaler_.scale)
+
+    def novelty(self, X: Any) -> np.ndarray:
+        """How far each x is from those seen in training, one number a row: above 1 is far, and p(y|x) a guess."""
+        return self._novelty(self._standardised(X))
+
+    def summary(self) -> str:
+        """What was learnt, from what, and how far to trust it, in a paragraph."""
+        check_is_fitted(self, "plan_")
+        data = f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
+        if self.n_folds == 1 or self.validation_score_ != self.validation_score_:
+            return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
+        settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name != "share")
+        return (
+            f"{data}. Held-out log-likelihood {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats per pair. "
+            f"x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it; the unpaired rows brought "
+            f"{_gain(self.unpaired_gain_, self.unpaired_gain_error_)} against the best model without them. Of "
+            f"{len(self.candidates_)} candidates, the ensemble gives the largest share, {self.chosen_['share']:.0%}, to: "
+            f"{settings}; "
+            f"{1 - sum(final['share'] for final in self.finals_):.0%} ignore x. Training {self.ended_}."
+        )
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
@@ -308,8 +355,10 @@ class MixtureTranslator(Translator):
         if not isinstance(self.random_state, Integral | None):
             settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
         fitted = {name: getattr(self, name) for name in FITTED}
+        fitted["members"] = [plan.shape() for plan in self.plan_.members]
         fitted["feature_names_in_"] = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
+        tensors |= {name: getattr(self, name) for name in TENSORS}
         for name in ("x_scaler_", "y_scaler_"):
             scaler = getattr(self, name)
             tensors |= {f"{name}.loc": scaler.loc, f"{name}.scale": scaler.scale}
@@ -318,17 +367,167 @@ class MixtureTranslator(Translator):
     @classmethod
     def _from_file(cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any]) -> Self:
         model = cls(**settings)
-        feature_names = fitted.pop("feature_names_in_")
+        feature_names, members = fitted.pop("feature_names_in_"), fitted.pop("members")
         if feature_names is not None:
             model.feature_names_in_ = np.array(feature_names, dtype=object)
         for name, value in fitted.items():
             setattr(model, name, value)
+        for name in TENSORS:
+            setattr(model, name, tensors[name])
         for name in ("x_scaler_", "y_scaler_"):
             setattr(model, name, Scaler(tensors[f"{name}.loc"], tensors[f"{name}.scale"]))
-        plan = model._make_plan().double()
+        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
+            plan = EnsemblePlan([MixturePlan.of_shape(**shape) for shape in members], torch.ones(len(members))).double()
         plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
         model.plan_ = plan.eval().requires_grad_(False)
         return model
+
+    def _learn(self, samples: Samples, clock: Clock, *, has_unpaired: bool) -> None:
+        is_continued = self.warm_start and hasattr(self, "plan_")
+        random, device = check_random_state(self.random_state), self._device()
+        self.n_pairs_ = len(samples.pairs_x)
+        self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
+        keys = row_keys(samples)
+        if not is_continued:
+            self.x_scaler_, self.y_scaler_ = self._scalers(samples)
+        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
+        known = dict(zip(self.fold_keys_.tolist(), self.folds_.tolist(), strict=True)) if is_continued else {}
+        n_folds = (
+            self.n_folds_ if is_continued else min(self.n_folds, self.n_pairs_)
+        )  # members have their folds for good
+        self.n_folds_ = n_folds
+        folds = (
+            Folds.none(samples)
+            if n_folds == 1
+            else Folds.cut(samples, n_folds, random, [known.get(key) for key in keys])
+        )
+        self.fold_keys_, self.folds_ = torch.tensor(keys), folds.pairs
+        self._remember_x(samples, random)
+        objective = self.objective
+        if objective == "marginal" and (not has_unpaired or self.unpaired_weight == 0):
+            objective = "supervised"
+        with progress_bar(is_on=self.verbose) as on_step:
+            maker = self._maker(samples, folds, random, clock, on_step)
+            choice = resume(maker, *self._members()) if is_continued else choose(maker, self._wishes(), objective)
+        self._keep(choice)
+
+    def _maker(
+        self, samples: Samples, folds: Folds, random: np.random.RandomState, clock: Clock, on_step: Any
+    ) -> Maker:
+        usual = round(400 * float(np.clip((self.n_pairs_ / 512) ** 0.25, 1, 3)))
+        longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
+        settings = Settings(
+            learning_rate=self.learning_rate,
+            potential_learning_rate=self.potential_learning_rate or self.learning_rate,
+            one_cycle=self.one_cycle,
+            batch_size=self.batch_size,
+            max_steps=longest if self.max_steps == "auto" else self.max_steps,
+            max_grad_norm=self.max_grad_norm,
+        )
+        cost_options = {
+            name: getattr(self, name) for name in ("weight_hidden", "activation", "slope_std", "learn_scale")
+        }
+        return Maker(
+            samples=samples,
+            folds=folds,
+            settings=settings,
+            n_slopes=self.n_slopes,
+            n_atoms=self.n_atoms,
+            kinds=self._wishes()["covariance"],
+            cost_options=cost_options,
+            start=self.start,
+            start_variance=self.start_variance,
+            random=random,
+            generator=torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31))),
+            clock=clock,
+            on_step=on_step,
+        )
+
+    def _wishes(self) -> dict[str, tuple[Any, ...]]:
+        """For each knob the values to choose from."""
+        wishes = dict(RUNGS)
+        if self.n_outputs_ > MOST_OUTPUTS_FULL:
+            wishes["covariance"] = ("diagonal",)
+        for name in wishes:
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value == "auto"):
+                wishes[name] = (tuple(value) if name == "hidden" else value,)
+        return wishes
+
+    def _members(self) -> tuple[list[Candidate], list[list[MixturePlan]]]:
+        """The candidates in the fitted ensemble, and the members of each; none for those that got no share."""
+        candidates, members, first = [], [], len(self.plan_.members) - sum(final["n_members"] for final in self.finals_)
+        for final in self.finals_:
+            settings = {name: final[name] for name in Candidate.__dataclass_fields__}
+            candidates.append(Candidate(**{**settings, "hidden": tuple(settings["hidden"])}))
+            members.append(self.plan_.members[first : first + final["n_members"]])
+            first += final["n_members"]
+        return candidates, members
+
+    def _keep(self, choice: Choice) -> None:
+        """Puts what came out into the fitted attributes, and says what the user must know."""
+        self.plan_ = choice.plan.cpu().double().eval().requires_grad_(False)
+        log_det = float(self.y_scaler_.scale.log().sum())
+        self.validation_score_, self.validation_score_error_ = choice.score[0] - log_det, choice.score[1]
+        self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
+        self.x_gain_, self.x_gain_error_ = choice.x_gain
+        self.finals_ = [
+            {**asdict(trial.candidate), "share": share, "n_members": trial.n_folds if share > 0 else 0}
+            for trial, share in choice.finals
+        ]
+        trial, share = max(choice.finals, key=lambda final: final[1])
+        self.chosen_ = {**asdict(trial.candidate), "share": share}
+        self.candidates_ = [
+            {**asdict(candidate), "score": score - log_det, "error": error} for candidate, score, error in choice.table
+        ]
+        outcome = trial.outcome
+        self.history_ = {
+            "step": outcome.steps,
+            "objective": [
+                float(losses[trial.first : trial.first + trial.n_folds].mean()) for losses in outcome.objectives
+            ],
+            "held_out_nll": [log_det - float(scores.nanmean()) for scores in trial.looks()],
+            "seconds": outcome.seconds,
+        }
+        self.n_steps_ = outcome.steps[trial.best_look]
+        self.ended_ = choice.ended
+        if choice.ended == "interrupted":
+            warnings.warn(
+                "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that.",
+                stacklevel=4,
+            )
+        if choice.ended == "diverged":
+            warnings.warn(
+                f"Training met numbers that are not finite and stopped; the best model before, of step {self.n_steps_}, is "
+                "kept. A smaller learning_rate or a larger variance_floor helps.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _scalers(self, samples: Samples) -> tuple[Scaler, Scaler]:
+        if not self.standardise:
+            return Scaler.none(samples.source), Scaler.none(samples.target)
+        return (
+            Scaler.learn(samples.source, samples.source_weight),
+            Scaler.learn(samples.target, samples.target_weight),
+        )
+
+    def _standardised(self, X: Any) -> Tensor:
+        check_is_fitted(self, "plan_")
+        return self.x_scaler_(torch.tensor(self._check_x(X)))
+
+    def _remember_x(self, samples: Samples, random: np.random.RandomState) -> None:
+        """Keeps some x's, and how far apart neighbours among them usually are."""
+        chosen = random.permutation(len(samples.source))[:N_REFERENCE]
+        self.reference_ = (
+            samples.source[torch.from_numpy(chosen).to(samples.source.device)].cpu().double().unique(dim=0)
+        )
+        distance = cKDTree(self.reference_).query(self.reference_, k=2)[0][:, 1]
+        usual = np.quantile(distance[np.isfinite(distance)], 0.99) if len(self.reference_) > 1 else 0.0
+        self.reach_ = float(FAR * usual) or 1.0
+
+    def _novelty(self, x: Tensor) -> np.ndarray:
+        return cKDTree(self.reference_).query(x.numpy())[0] / self.reach_
 
     def _device(self) -> torch.device:
         if self.device == "auto":
@@ -343,93 +542,9 @@ class MixtureTranslator(Translator):
             )
         return device
 
-    def _objective(self, has_unpaired: bool) -> objectives.Objective:
-        if self.objective == "inverse_eot":
-            return objectives.inverse_eot
-        if self.objective == "supervised" or not has_unpaired or self.unpaired_weight == 0:
-            return objectives.supervised
-        return partial(objectives.marginal, unpaired_weight=self.unpaired_weight)
 
-    def _smoothing(self) -> Smoothing:
-        return NoiseSmoothing(self.smoothing) if self.smoothing > 0 else NoSmoothing()
-
-    def _settings(self) -> Settings:
-        return Settings(
-            learning_rate=self.learning_rate,
-            potential_learning_rate=self.potential_learning_rate or self.learning_rate,
-            one_cycle=self.one_cycle,
-            batch_size=self.batch_size,
-            max_steps=self.max_steps,
-            time_budget=self.time_budget,
-            max_grad_norm=self.max_grad_norm,
-        )
-
-    def _scalers(self, samples: Samples) -> tuple[Scaler, Scaler]:
-        if not self.standardise:
-            return Scaler.none(samples.source), Scaler.none(samples.target)
-        return (
-            Scaler.learn(samples.source, samples.source_weight),
-            Scaler.learn(samples.target, samples.target_weight),
-        )
-
-    def _make_plan(self) -> MixturePlan:
-        cost = SlopeCost(
-            dim_x=self.n_features_in_,
-            dim_y=self.n_outputs_,
-            n_slopes=self.n_slopes,
-            hidden=self.hidden,
-            weight_hidden=self.weight_hidden,
-            activation=self.activation,
-            slope_std=self.slope_std,
-            learn_scale=self.learn_scale,
-        )
-        potential = MixturePotential(
-            dim_y=self.n_outputs_,
-            n_atoms=self.n_atoms_,
-            covariance=self.covariance,
-            variance_floor=self.variance_floor_,
-        )
-        return MixturePlan(cost, potential)
-
-    def _start(self, samples: Samples, random: np.random.RandomState) -> MixturePlan:
-        """The plan before training: atoms where the y's are, slopes near zero."""
-        self.n_atoms_ = self.n_atoms
-        if self.start == "mixture":
-            self.n_atoms_ = n_atoms_for(len(samples.target), self.n_atoms)
-        self.variance_floor_ = float(
-            np.clip(1 / len(samples.pairs_x), 1e-4, 0.03) if self.variance_floor == "auto" else self.variance_floor
-        )
-        with torch.random.fork_rng(devices=[]):  # networks draw their first weights from torch's global generator
-            torch.manual_seed(int(random.randint(2**31)))
-            plan = self._make_plan().to(samples.source.dtype)
-        if self.start == "mixture":
-            start_from_mixture(plan.potential, samples.target, samples.target_weight, random)
-        else:
-            start_from_samples(plan.potential, samples.target, self.start_variance, random)
-        return plan
-
-    def _keep(self, plan: MixturePlan, outcome: Outcome) -> None:
-        """Puts what training brought into the fitted attributes, and says what the user must know."""
-        self.plan_ = plan.cpu().double().eval().requires_grad_(False)
-        log_det = float(self.y_scaler_.scale.log().sum())
-        self.history_ = outcome.history
-        self.history_["held_out_nll"] = [nll + log_det for nll in outcome.history["held_out_nll"]]
-        self.n_steps_ = outcome.best_step
-        self.ended_ = outcome.ended
-        self.validation_score_ = -self.history_["held_out_nll"][self.history_["step"].index(outcome.best_step)]
-        if outcome.ended == "interrupted":
-            warnings.warn(
-                f"Interrupted after {self.history_['step'][-1]} steps: the best model so far, of step {self.n_steps_}, is kept. "
-                "A loop around this fit goes on; interrupt again to stop that.",
-                stacklevel=3,
-            )
-        if outcome.ended == "diverged":
-            warnings.warn(
-                f"Training met numbers that are not finite and stopped; the best model before, of step {self.n_steps_}, is "
-                "kept. A smaller learning_rate or a larger variance_floor helps.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+def _gain(gain: float, error: float) -> str:
+    return f"{gain:+.3f} ± {error:.3f}"
 
 
 def load(path: str | os.PathLike) -> MixtureTranslator:

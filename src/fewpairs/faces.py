@@ -19,7 +19,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from fewpairs import checks
-from fewpairs.conditionals import ConditionalMixture
+from fewpairs.conditionals import ConditionalEnsemble, ConditionalMixture
 from fewpairs.data import Samples
 
 __all__ = ["Translator"]
@@ -35,7 +35,7 @@ class Translator(RegressorMixin, BaseEstimator):
         """Learns from pairs and unpaired rows."""
 
     @abstractmethod
-    def conditional(self, X: Any) -> ConditionalMixture:
+    def conditional(self, X: Any) -> ConditionalMixture | ConditionalEnsemble:
         """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:

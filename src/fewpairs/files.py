@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT_VERSION", "read_model", "write_atomically", "write_model"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KEY = "fewpairs"
 
 
@@ -60,10 +60,10 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, An
         )
     description = json.loads(metadata[KEY])
     version = description.pop("format_version")
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
+        remedy = "Upgrade fewpairs to load it." if version > FORMAT_VERSION else "Fit and save the model again."
         raise ValueError(
-            f"{str(path)!r} has format version {version}, and this fewpairs reads versions up to {FORMAT_VERSION}. "
-            "Upgrade fewpairs to load it."
+            f"{str(path)!r} has format version {version}, and this fewpairs reads version {FORMAT_VERSION}. {remedy}"
         )
     return tensors, description
 

@@ -5,18 +5,21 @@ A `MixturePlan` knows its normaliser exactly. With slopes v_m(x), a_m(x) and ato
     z_mn(x) = w_n v_m(x) exp(½ a_mᵀB_n a_m + b_nᵀa_m),    Z(x) = Σ_mn z_mn(x),
 
 and p(y|x) is a mixture of M·N Gaussians with weights z_mn/Z, means b_n + B_n a_m(x) and covariances B_n. How a plan is
-learnt lives in `objectives` and `training`.
+learnt lives in `objectives` and `training`. An `EnsemblePlan` averages the densities of several plans.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fewpairs.conditionals import ConditionalMixture, log_partition
+from fewpairs.conditionals import ConditionalEnsemble, ConditionalMixture, log_partition
 from fewpairs.costs import SlopeCost, slope_cost
-from fewpairs.potentials import MixturePotential
+from fewpairs.potentials import ATOMS, MixturePotential
 from fewpairs.products import logsumexp_product
 
-__all__ = ["MixturePlan"]
+__all__ = ["EnsemblePlan", "MixturePlan"]
 
 
 class MixturePlan(nn.Module):
@@ -36,6 +39,19 @@ class MixturePlan(nn.Module):
         super().__init__()
         self.cost = cost
         self.potential = potential
+
+    @classmethod
+    def of_shape(
+        cls, *, dim_x: int, dim_y: int, n_atoms: int, covariance: str, n_slopes: int, **options: Any
+    ) -> "MixturePlan":
+        """A plan of a given shape, as `shape` tells it."""
+        cost = SlopeCost(dim_x=dim_x, dim_y=dim_y, n_slopes=n_slopes, **options)
+        return cls(cost, MixturePotential(dim_y=dim_y, n_atoms=n_atoms, covariance=covariance))
+
+    def shape(self) -> dict[str, Any]:
+        """What it takes to make a plan with tensors of the same names and sizes."""
+        kind = next(name for name, kind in ATOMS.items() if kind is self.potential.kind)
+        return {**self.cost.shape, "n_atoms": len(self.potential.b), "covariance": kind}
 
     def energy(self, x: Tensor, y: Tensor) -> Tensor:
         """c(x, y) − f(y), so that p(y|x) ∝ exp(−energy)."""
@@ -74,6 +90,45 @@ class MixturePlan(nn.Module):
         return ConditionalMixture(log_v, a, self.potential.atoms(), loc, scale)
 
     def forward(self, x: Tensor) -> ConditionalMixture:
+        return self.conditional(x)
+
+    def sample(self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """Draws y's of shape (n_samples, rows, dim_y)."""
+        return self.conditional(x).sample((n_samples,), generator=generator)
+
+
+class EnsemblePlan(nn.Module):
+    """Creates the plan p(y|x) = Σ_k share_k p_k(y|x) of several plans: a mixture of mixtures, still in closed form.
+
+    Arguments:
+        members: The plans.
+        shares: Their weights; they sum to one.
+    """
+
+    def __init__(self, members: Sequence[MixturePlan], shares: Tensor) -> None:
+        super().__init__()
+        self._members = nn.ModuleList(members)
+        self.shares: Tensor
+        self.register_buffer("shares", shares)
+
+    @property
+    def members(self) -> list[MixturePlan]:
+        return list(self._members)  # type: ignore[arg-type]
+
+    def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x), one number a row."""
+        return self.conditional(x).log_prob(y)
+
+    def log_marginal(self, y: Tensor, source: Tensor, source_weight: Tensor | None = None) -> Tensor:
+        """log p̂(y), where p̂ is the average of p(·|x) over the source, weighted if weights are given."""
+        each = torch.stack([member.log_marginal(y, source, source_weight) for member in self.members], dim=-1)
+        return torch.logsumexp(each + self.shares.log(), dim=-1)
+
+    def conditional(self, x: Tensor, loc: Tensor | None = None, scale: Tensor | None = None) -> ConditionalEnsemble:
+        """The distribution of `loc + scale · y` given x, for x of shape (rows, dim_x)."""
+        return ConditionalEnsemble([member.conditional(x, loc, scale) for member in self.members], self.shares)
+
+    def forward(self, x: Tensor) -> ConditionalEnsemble:
         return self.conditional(x)
 
     def sample(self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:

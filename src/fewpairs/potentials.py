@@ -41,7 +41,7 @@ class DiagonalAtoms(NamedTuple):
         return variances
 
     @staticmethod
-    def covariance(raw: Tensor, floor: float) -> Tensor:
+    def covariance(raw: Tensor, floor: Tensor) -> Tensor:
         """Free parameters → variances that never fall below the floor."""
         return raw.exp() + floor
 
@@ -102,7 +102,7 @@ class FullAtoms(NamedTuple):
         return torch.diag_embed(variances)
 
     @staticmethod
-    def covariance(raw: Tensor, floor: float) -> Tensor:
+    def covariance(raw: Tensor, floor: Tensor) -> Tensor:
         """Free parameters → L Lᵀ + floor · I, where L has the exponentials of raw's diagonal on its own."""
         L = raw.tril(-1) + torch.diag_embed(raw.diagonal(dim1=-2, dim2=-1).exp())
         return L @ L.mT + floor * torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device)
@@ -192,7 +192,8 @@ class MixturePotential(nn.Module):
     def __init__(self, *, dim_y: int, n_atoms: int, covariance: str = "diagonal", variance_floor: float = 0.0) -> None:
         super().__init__()
         self.kind = ATOMS[covariance]
-        self.variance_floor = variance_floor
+        self.variance_floor: Tensor
+        self.register_buffer("variance_floor", torch.tensor(float(variance_floor)))
         self.raw_w = nn.Parameter(torch.zeros(n_atoms))
         self.b = nn.Parameter(torch.zeros(n_atoms, dim_y))
         self.raw_B = nn.Parameter(torch.zeros(n_atoms, *self.kind.n_raw(dim_y)))
@@ -207,7 +208,7 @@ class MixturePotential(nn.Module):
         """Puts given atoms in; covariances below the floor are raised to it."""
         self.raw_w.copy_(log_w)
         self.b.copy_(b)
-        self.raw_B.copy_(self.kind.raw(B, self.variance_floor))
+        self.raw_B.copy_(self.kind.raw(B, float(self.variance_floor)))
 
     def forward(self, y: Tensor) -> Tensor:
         return log_mixture(self.atoms(), y)

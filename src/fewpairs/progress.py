@@ -11,26 +11,26 @@ MOMENT = 1.0  # seconds
 
 
 @contextmanager
-def progress_bar(title: str, *, is_on: bool) -> Iterator[Callable[[int, float], None]]:
-    """Yields a function that takes the number of steps and the part of the work done so far."""
+def progress_bar(*, is_on: bool) -> Iterator[Callable[[str, float], None]]:
+    """Yields a function that takes what is going on and the part of the work done so far."""
     if not (is_on and sys.stderr.isatty()):
-        yield lambda step, done: None
+        yield lambda title, done: None
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[step]} steps"),
+        TaskProgressColumn(),
         TimeRemainingColumn(),
     )
     start = time.monotonic()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=1.0, step=0, visible=False)
+        task = progress.add_task("", total=1.0, visible=False)
 
-        def show(step: int, done: float) -> None:
-            progress.update(task, completed=done, step=step, visible=time.monotonic() - start > MOMENT)
+        def show(title: str, done: float) -> None:
+            progress.update(task, description=title, completed=done, visible=time.monotonic() - start > MOMENT)
 
         yield show

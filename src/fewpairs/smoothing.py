@@ -1,8 +1,10 @@
-"""Smoothing: how a plan is kept smooth in x, where a network could be wild between a few pairs.
+"""Smoothing: how plans are kept smooth in x, where a network could be wild between a few pairs.
 
-A strategy changes the minibatch that a training step sees. Strengths are in standard deviations of x.
+A strategy changes the minibatch that a training step sees, or adds a penalty to its objective. It speaks to a whole
+population; strengths are in standard deviations of x and may be one number or one for each member.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,13 +12,22 @@ import torch
 from torch import Tensor
 
 from fewpairs.data import Samples
+from fewpairs.plans import MixturePlan
+from fewpairs.populations import Population
 
-__all__ = ["NoSmoothing", "NoiseSmoothing", "Smoothing"]
+__all__ = ["AdversarialSmoothing", "NoSmoothing", "NoiseSmoothing", "Smoothing"]
+
+N_ROWS = 64  # x's of a minibatch at which the worst direction is looked for: that is most of the cost of a step
+LEAST_EFFECTIVE = 5.0  # y's that must share the weight of a row before its divergence can be read off them
 
 
 class Smoothing(Protocol):
-    def smooth(self, samples: Samples, generator: torch.Generator | None = None) -> Samples:
-        """The minibatch as the objective shall see it."""
+    def smooth(self, samples: Samples, n_folds: int, generator: torch.Generator | None = None) -> Samples:
+        """The minibatch, (members, rows, …), as the objective shall see it."""
+        ...
+
+    def penalty(self, population: Population, samples: Samples, generator: torch.Generator | None = None) -> Tensor:
+        """What is added to the objective of each member."""
         ...
 
 
@@ -24,12 +35,15 @@ class Smoothing(Protocol):
 class NoSmoothing:
     """Leaves the data as they are."""
 
-    def smooth(self, samples: Samples, generator: torch.Generator | None = None) -> Samples:
+    def smooth(self, samples: Samples, n_folds: int, generator: torch.Generator | None = None) -> Samples:
         return samples
+
+    def penalty(self, population: Population, samples: Samples, generator: torch.Generator | None = None) -> Tensor:
+        return samples.source.new_zeros(())
 
 
 @dataclass(frozen=True)
-class NoiseSmoothing:
+class NoiseSmoothing(NoSmoothing):
     """Adds fresh Gaussian noise to every x in every step: what holds at x shall hold nearby.
 
     Arguments:
@@ -38,17 +52,86 @@ class NoiseSmoothing:
             gradients noisy.
     """
 
-    std: float
+    std: float | Tensor
     n_copies: int = 4
 
-    def smooth(self, samples: Samples, generator: torch.Generator | None = None) -> Samples:
+    def smooth(self, samples: Samples, n_folds: int, generator: torch.Generator | None = None) -> Samples:
         return replace(
             samples,
-            pairs_x=self._shake(samples.pairs_x.repeat(self.n_copies, 1), generator),
-            pairs_y=samples.pairs_y.repeat(self.n_copies, 1),
-            pairs_weight=samples.pairs_weight.repeat(self.n_copies),
-            source=self._shake(samples.source, generator),
+            pairs_x=self._shake(samples.pairs_x.repeat(1, self.n_copies, 1), n_folds, generator),
+            pairs_y=samples.pairs_y.repeat(1, self.n_copies, 1),
+            pairs_weight=samples.pairs_weight.repeat(1, self.n_copies),
+            source=self._shake(samples.source, n_folds, generator),
         )
 
-    def _shake(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        return x + self.std * torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+    def _shake(self, x: Tensor, n_folds: int, generator: torch.Generator | None) -> Tensor:
+        return x + _column(self.std, x) * _noise_like(x, n_folds, generator)
+
+
+@dataclass(frozen=True)
+class AdversarialSmoothing(NoiseSmoothing):
+    """Adds noise, and penalises KL(p(·|x) ‖ p(·|x + r)) for the small r that changes the plan most at x.
+
+    The divergence is read off the minibatch's y's, as points of the plan's own marginal p̂: with
+    w = softmax over y of log p(y|x) − log p̂(y), it is Σ w (log w − log w′), where w′ is the same at x + r. The potential
+    and the normaliser cancel in w, so the cost alone is needed.
+
+    Arguments:
+        std: The standard deviation of the noise.
+        n_copies: See `NoiseSmoothing`.
+        radius: The length of r, as a part of √dim_x.
+        weight: The weight of the penalty.
+    """
+
+    radius: float = 0.15
+    weight: float = 1.0
+
+    def penalty(self, population: Population, samples: Samples, generator: torch.Generator | None = None) -> Tensor:
+        x, y, share = samples.source[:, :N_ROWS], samples.target, samples.target_weight
+        with torch.no_grad():
+            log_ratio = population(
+                _log_ratio, x, y, samples.source_weight[:, :N_ROWS]
+            )  # (members, source, target): log p(y|x) − log p̂(y) up to a constant
+            log_w = (log_ratio + share.clamp(min=1e-30).log().unsqueeze(1)).log_softmax(-1)
+            w = log_w.exp()
+            is_readable = (1 / (w * w).sum(-1) >= LEAST_EFFECTIVE).to(x) * samples.source_weight[:, :N_ROWS]
+            log_base = log_ratio - population(_minus_cost, x, y) + share.clamp(min=1e-30).log().unsqueeze(1)
+
+        def divergence(r: Tensor) -> Tensor:
+            log_moved = (population(_minus_cost, x + r, y) + log_base).log_softmax(-1)
+            return (w * (log_w - log_moved)).sum(-1)
+
+        length = self.radius * math.sqrt(x.shape[-1])
+        direction = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        r = (1e-1 * length * _unit(direction)).requires_grad_()
+        (steepest,) = torch.autograd.grad(divergence(r).sum(), r)
+        penalty = divergence(length * _unit(steepest.detach()))
+        return self.weight * (is_readable * penalty).sum(-1) / is_readable.sum(-1).clamp(min=1.0)
+
+
+def _minus_cost(plan: MixturePlan, x: Tensor, y: Tensor) -> Tensor:
+    """−c of every x with every y, (Q, R)."""
+    log_v, a = plan.cost.slopes(x)
+    return torch.logsumexp(log_v.unsqueeze(-1) + a @ y.mT, dim=-2)
+
+
+def _log_ratio(plan: MixturePlan, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """log p(y|x) − log p̂(y) of every x with every y, where p̂ is the weighted average over these x's."""
+    log_joint = _minus_cost(plan, x, y) - plan.log_partition(x).unsqueeze(-1)
+    log_share = (weight / weight.sum()).clamp(min=1e-30).log().unsqueeze(-1)
+    return log_joint - torch.logsumexp(log_joint + log_share, dim=0)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+
+
+def _column(strength: float | Tensor, like: Tensor) -> Tensor:
+    """A strength, or one for each member, that multiplies (members, rows, columns)."""
+    return torch.as_tensor(strength, dtype=like.dtype, device=like.device).reshape(-1, 1, 1)
+
+
+def _noise_like(x: Tensor, n_folds: int, generator: torch.Generator | None) -> Tensor:
+    """Normal noise, the same for all candidates of a fold: what they differ in is then their settings alone."""
+    noise = torch.randn((n_folds, *x.shape[1:]), dtype=x.dtype, device=x.device, generator=generator)
+    return noise.repeat(len(x) // n_folds, 1, 1)

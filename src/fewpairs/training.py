@@ -1,25 +1,27 @@
-"""Training: draw a minibatch, smooth it, take a step on the objective; watch held-out pairs and keep the best plan.
+"""Training: draw minibatches, smooth them, take a step for every member of a population; watch held-out pairs, keep the best.
 
-A step whose gradient is not finite is not taken, and what the loop leaves behind is always the best plan it has seen (the
-last finite one where nothing is held out), whether it ran to its end, out of time, into Ctrl-C or into numbers that no
-longer make sense.
+A gradient that is not finite counts as zero, and what the loop leaves behind is, for each candidate, the best state it has
+seen (the last finite one where nothing is held out), whether it ran to its end, out of time, into Ctrl-C or into numbers
+that no longer make sense.
 """
 
-import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fewpairs.data import Samples
-from fewpairs.objectives import Objective, supervised
+from fewpairs.folds import Folds
 from fewpairs.plans import MixturePlan
+from fewpairs.populations import Population
 from fewpairs.smoothing import Smoothing
 
-__all__ = ["Outcome", "Settings", "train"]
+__all__ = ["Dealer", "Outcome", "Settings", "score_held_out", "train"]
 
 MAX_SKIPPED = 20  # steps in a row without a finite gradient: by then the parameters themselves are beyond repair
 
@@ -36,7 +38,7 @@ class Settings:
         max_steps: The steps at the most.
         time_budget: The seconds at the most. The schedule fits itself into whichever bound is nearer.
         max_grad_norm: Longer gradients are shortened to it; None leaves them.
-        n_evaluations: How often, spread over the steps, the held-out pairs are looked at.
+        n_looks: How often, spread over the steps, the held-out pairs are looked at.
     """
 
     learning_rate: float
@@ -46,126 +48,219 @@ class Settings:
     max_steps: int
     time_budget: float | None = None
     max_grad_norm: float | None = None
-    n_evaluations: int = 50
+    n_looks: int = 25
 
 
 @dataclass
 class Outcome:
-    """What happened: the evaluations, the step whose plan was kept, why it ended, and steps not taken."""
+    """What happened.
 
-    history: dict[str, list[float]] = field(
-        default_factory=lambda: {"step": [], "objective": [], "held_out_nll": [], "seconds": []}
-    )
-    best_step: int = 0
+    Attributes:
+        steps: The step of each look.
+        seconds: The seconds it came at.
+        objectives: The objective of each member there, (members,).
+        scores: log p(y|x) of each pair, by the member of each candidate that has not seen it, (candidates, P); NaN for
+            pairs that are not held out.
+        best: For each candidate, the look whose plans were kept.
+        ended: "finished", "out of time", "interrupted" or "diverged".
+    """
+
+    steps: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    objectives: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+    best: Tensor = field(default_factory=lambda: torch.zeros(0))
     ended: str = "finished"
-    n_skipped: int = 0
 
 
 def train(
-    plan: MixturePlan,
+    population: Population,
     samples: Samples,
-    objective: Objective,
+    folds: Folds,
+    objective: Callable[..., Tensor],
     *,
     settings: Settings,
     smoothing: Smoothing,
-    held_out: Samples | None = None,
+    traits: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
+    dealer: "Dealer | None" = None,
     on_step: Callable[[int, float], None] = lambda step, done: None,
 ) -> Outcome:
-    """Improves the plan in place.
+    """Improves every member in place.
 
     Arguments:
-        plan: The plan to begin with; it holds the best parameters afterwards.
+        population: The plans to begin with; they hold the best parameters afterwards.
         samples: What to learn from.
-        objective: What to minimise.
+        folds: What each member must not see.
+        objective: What to minimise: objective(plan, samples, **traits).
         settings: Step sizes, batches, bounds.
-        smoothing: How to keep the plan smooth in x.
-        held_out: Pairs to judge by. Without them the last plan is kept.
+        smoothing: How to keep plans smooth in x.
+        traits: More arguments of the objective, one value for each member.
         generator: The source of randomness.
+        dealer: Deals the minibatches, and goes on where the last run left it; None begins anew.
         on_step: Called after each step with its number and the part of the work done so far.
     """
-    parameters = list(plan.parameters())
+    of_cost = [tensor for name, tensor in population.parameters.items() if name.startswith("cost.")]
+    of_potential = [tensor for name, tensor in population.parameters.items() if name.startswith("potential.")]
     groups: list[dict[str, Any]] = [
-        {"params": list(plan.cost.parameters()), "peak": settings.learning_rate},
-        {"params": list(plan.potential.parameters()), "peak": settings.potential_learning_rate},
+        {"params": of_cost, "peak": settings.learning_rate},
+        {"params": of_potential, "peak": settings.potential_learning_rate},
     ]
     optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)
-    outcome = Outcome()
-    watch = _Watch(plan, held_out, outcome)
-    evaluate_every = max(settings.max_steps // settings.n_evaluations, 1)
-    next_look = 0.0
+    dealer = dealer or Dealer(samples, settings.batch_size, generator)
+    seen_by = folds.to(samples.source.device)
+    watch = _Watch(population, samples, folds)
+    outcome = watch.outcome
     start = time.perf_counter()
-    skipped_in_a_row = 0
+    look_every, next_look = max(settings.max_steps // settings.n_looks, 1), 0.0
+    skipped = torch.zeros(len(population), dtype=torch.long, device=samples.source.device)
+    losses = torch.full((len(population),), math.nan)
     step = 0
-    value = math.nan
+    watch.look(0, losses, 0.0)
     try:
-        watch.look(0, math.nan, 0.0)
         while step < settings.max_steps:
-            elapsed = time.perf_counter() - start
             done = step / settings.max_steps
             if settings.time_budget is not None:
-                done = max(done, elapsed / settings.time_budget)
+                done = max(done, (time.perf_counter() - start) / max(settings.time_budget, 1e-9))
             if done >= 1:
                 outcome.ended = "out of time"
                 break
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * (_one_cycle(done) if settings.one_cycle else 1.0)
 
-            batch = samples.draw(
-                n_pairs=settings.batch_size,
-                n_source=settings.batch_size,
-                n_target=settings.batch_size,
-                generator=generator,
-            )
+            batch = smoothing.smooth(dealer.deal(seen_by, len(population)), folds.n_folds, generator)
             optimizer.zero_grad(set_to_none=True)
-            loss = objective(plan, smoothing.smooth(batch, generator))
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm or math.inf)
+            losses = population(partial(_evaluate, objective), vars(batch), dict(traits or {}))
+            (losses + smoothing.penalty(population, batch, generator)).sum().backward()
+            is_finite = _tame([*of_cost, *of_potential], losses, settings.max_grad_norm)
+            optimizer.step()
+            skipped = torch.where(is_finite, 0, skipped + 1)
             step += 1
-            if torch.isfinite(norm + loss):
-                optimizer.step()
-                skipped_in_a_row = 0
-            else:
-                outcome.n_skipped += 1
-                skipped_in_a_row += 1
-                if skipped_in_a_row == MAX_SKIPPED:
+            if step % look_every == 0 or done >= next_look:
+                next_look = done + 1 / settings.n_looks
+                watch.look(step, losses.detach(), time.perf_counter() - start)
+                if bool((skipped >= MAX_SKIPPED).all()):
                     outcome.ended = "diverged"
                     break
-            if step % evaluate_every == 0 or done >= next_look:
-                next_look = done + 1 / settings.n_evaluations
-                value = float(loss.detach())
-                watch.look(step, value, time.perf_counter() - start)
             on_step(step, done)
     except KeyboardInterrupt:
         outcome.ended = "interrupted"
-    if outcome.history["step"][-1] != step:
-        watch.look(step, value, time.perf_counter() - start)
+    if outcome.steps[-1] != step:
+        watch.look(step, losses.detach(), time.perf_counter() - start)
     watch.restore()
     return outcome
 
 
-class _Watch:
-    """Looks at the held-out pairs, writes the history and remembers the best plan."""
+def score_held_out(population: Population, samples: Samples, folds: Folds) -> Tensor:
+    """log p(y|x) of each pair by the members that have not seen it, (candidates, P); NaN for pairs that all have seen."""
+    n_candidates = len(population) // folds.n_folds
+    rows = folds.rows().to(samples.pairs_x.device)
+    outcome = torch.full((n_candidates, len(samples.pairs_x)), math.nan, dtype=samples.pairs_x.dtype)
+    if rows.shape[1] == 0:
+        return outcome
+    hands = rows.clamp(min=0).repeat(n_candidates, 1)
+    with torch.no_grad():
+        scores = population(MixturePlan.log_prob, samples.pairs_x[hands], samples.pairs_y[hands]).cpu()
+    scores, rows = scores.unflatten(0, (n_candidates, folds.n_folds)), rows.cpu()
+    outcome[:, rows[rows >= 0]] = scores[:, rows >= 0]
+    return outcome
 
-    def __init__(self, plan: MixturePlan, held_out: Samples | None, outcome: Outcome) -> None:
-        self.plan, self.held_out, self.outcome = plan, held_out, outcome
-        self.best_nll = math.inf
-        self.best = copy.deepcopy(plan.state_dict())
+
+def _evaluate(
+    objective: Callable[..., Tensor], plan: MixturePlan, batch: dict[str, Tensor], traits: dict[str, Tensor]
+) -> Tensor:
+    return objective(plan, Samples(**batch), **traits)
+
+
+def _tame(parameters: list[Tensor], losses: Tensor, max_norm: float | None) -> Tensor:
+    """Shortens the gradient of each member, and takes one that is not finite as zero. Says which were finite."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+    is_finite = torch.isfinite(norms) & torch.isfinite(losses)
+    factor = (max_norm / norms.clamp(min=1e-30)).clamp(max=1.0) if max_norm is not None else torch.ones_like(norms)
+    for gradient in gradients:
+        shape = (-1, *[1] * (gradient.ndim - 1))
+        gradient.copy_(torch.where(is_finite.reshape(shape), gradient * factor.reshape(shape), 0.0))
+    return is_finite
+
+
+class Dealer:
+    """Deals minibatches: one for each fold, the same for all candidates, without the rows that the fold holds out.
+
+    Rows are dealt like cards, every row once before any comes again, so that training sees all of them.
+    """
+
+    def __init__(self, samples: Samples, batch_size: int, generator: torch.Generator | None) -> None:
+        self.samples, self.batch_size = samples, batch_size
+        sizes = (len(samples.pairs_x), len(samples.source), len(samples.target))
+        self.decks = [_Deck(size, samples.source.device, generator) for size in sizes]
+
+    def deal(self, folds: Folds, n_members: int) -> Samples:
+        """A minibatch with a leading axis of members; a row that a member must not see has weight zero."""
+        some = self.samples
+        p, q, r = (deck.deal(folds.n_folds, self.batch_size) for deck in self.decks)
+        fold = torch.arange(folds.n_folds, device=some.source.device).unsqueeze(1)
+        parts = {
+            "pairs_x": some.pairs_x[p],
+            "pairs_y": some.pairs_y[p],
+            "source": some.source[q],
+            "target": some.target[r],
+            "pairs_weight": some.pairs_weight[p] * (folds.pairs[p] != fold),
+            "source_weight": some.source_weight[q] * (folds.source[q] != fold),
+            "target_weight": some.target_weight[r] * (folds.target[r] != fold),
+        }
+        n_candidates = n_members // folds.n_folds
+        return Samples(**{name: part.repeat(n_candidates, *[1] * (part.ndim - 1)) for name, part in parts.items()})
+
+
+class _Deck:
+    def __init__(self, n_rows: int, device: torch.device, generator: torch.Generator | None) -> None:
+        self.n_rows, self.device, self.generator = n_rows, device, generator
+        self.left = torch.zeros(0, dtype=torch.long, device=device)
+
+    def deal(self, n_hands: int, n_cards: int) -> Tensor:
+        """Row numbers, (n_hands, n_cards), or all rows for each hand if there are no more."""
+        if n_cards >= self.n_rows:
+            return torch.arange(self.n_rows, device=self.device).expand(n_hands, -1)
+        while len(self.left) < n_hands * n_cards:
+            shuffled = torch.randperm(self.n_rows, generator=self.generator, device=self.device)
+            self.left = torch.cat([self.left, shuffled])
+        dealt, self.left = self.left.split([n_hands * n_cards, len(self.left) - n_hands * n_cards])
+        return dealt.reshape(n_hands, n_cards)
+
+
+class _Watch:
+    """Looks at the held-out pairs and remembers the best state of each candidate, all its folds at the same step."""
+
+    def __init__(self, population: Population, samples: Samples, folds: Folds) -> None:
+        self.population, self.samples, self.folds = population, samples, folds
+        self.is_held_out = folds.pairs >= 0
+        n_candidates = len(population) // folds.n_folds
+        self.best_score = torch.full((n_candidates,), -math.inf, dtype=torch.float64)
+        self.best = population.state()
+        self.outcome = Outcome(best=torch.zeros(n_candidates, dtype=torch.long))
 
     @torch.no_grad()
-    def look(self, step: int, objective: float, seconds: float) -> None:
-        nll = math.nan if self.held_out is None else float(supervised(self.plan, self.held_out))
-        values = {"step": step, "objective": objective, "held_out_nll": nll, "seconds": seconds}
-        for name, value in values.items():
-            self.outcome.history[name].append(value)
-        finite = all(bool(torch.isfinite(tensor).all()) for tensor in self.plan.state_dict().values())
-        better = self.held_out is None or nll < self.best_nll
-        if finite and better:
-            self.best_nll, self.outcome.best_step = nll, step
-            self.best = copy.deepcopy(self.plan.state_dict())
+    def look(self, step: int, losses: Tensor, seconds: float) -> None:
+        scores = score_held_out(self.population, self.samples, self.folds)
+        outcome = self.outcome
+        outcome.steps.append(step)
+        outcome.seconds.append(seconds)
+        outcome.objectives.append(losses.cpu())
+        outcome.scores.append(scores)
+        is_better = self.population.is_finite().cpu().unflatten(0, (-1, self.folds.n_folds)).all(1)
+        if self.is_held_out.any():
+            weight = self.samples.pairs_weight.cpu()[self.is_held_out].double()
+            mean = (scores[:, self.is_held_out].double() * weight).sum(1) / weight.sum()
+            is_better &= mean > self.best_score
+            self.best_score = torch.where(is_better, mean, self.best_score)
+        outcome.best[is_better] = len(outcome.steps) - 1
+        chosen = is_better.repeat_interleave(self.folds.n_folds)
+        for name, tensor in self.population.parameters.items():
+            self.best[name][chosen] = tensor.detach()[chosen]
 
     def restore(self) -> None:
-        self.plan.load_state_dict(self.best)
+        self.population.set_state(self.best)
 
 
 def _one_cycle(done: float) -> float:

@@ -1,0 +1,350 @@
+"""Choice: which settings suit the data, judged by held-out pairs, and what the winners are worth.
+
+The search goes over short trials: first the shapes of a plan, then the rungs of each knob next to the best candidate so far,
+then the combinations. The best of them are trained in full, and the final plan mixes their members with the best model that
+ignores x, in the shares that explain the held-out pairs best. Every pair is scored by a member that has not seen it, so all
+comparisons are of the same pairs.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewpairs.makers import FLOORS, Candidate, Maker, Trial
+from fewpairs.plans import EnsemblePlan, MixturePlan
+
+__all__ = ["MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "resume"]
+
+Wishes = dict[str, tuple[Any, ...]]
+
+# The rungs of each knob that the search may stand on, from rough to smooth. It begins at those in `BEGIN`.
+RUNGS: Wishes = {
+    "hidden": ((16, 16), ()),
+    "covariance": ("full", "diagonal"),
+    "unpaired_weight": (0.3, 1.0, 3.0, 10.0),
+    "smoothing": (0.0, 0.05, 0.1, 0.2, 0.4, 0.8),
+    "adversarial": (0.0, 0.15, 0.3),
+    "variance_floor": FLOORS,
+}
+BEGIN = {
+    "hidden": (),
+    "covariance": "full",
+    "unpaired_weight": 3.0,
+    "smoothing": 0.2,
+    "adversarial": 0.0,
+    "variance_floor": 0.01,
+}
+SHAPES = ("hidden", "covariance")
+MOST_OUTPUTS_FULL = 16  # full atoms hold the square of it each: beyond, "auto" keeps to diagonal ones
+
+PAIRS_TO_SEARCH = 100  # held-out pairs that a short trial is judged by: more folds than it takes are not trained
+SEARCH_PART = 0.3  # the steps of a short trial, as a part of a full one …
+SEARCH_HASTE = 1.5  # … and how much longer each of them is
+TIE = 0.25  # standard errors: candidates nearer than this are tied, and the smoother one is taken
+IGNORE_X_PAIRS = 2.0  # the model that ignores x gets the share of this many pairs beforehand: it bounds every loss
+RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
+LEAST_SHARE = 0.03  # a final trial with less than this is left out of the mixture
+
+
+@dataclass
+class Choice:
+    """What was chosen, and what it is worth. Scores and gains are in nats per pair, in standardised units.
+
+    Attributes:
+        plan: The final plan.
+        finals: The trials in it, and their shares; the model that ignores x has the rest.
+        table: Every candidate that was tried, its score and the standard error.
+        score, unpaired_gain, x_gain: Each with its standard error.
+        ended: "finished", "out of time", "interrupted" or "diverged".
+    """
+
+    plan: EnsemblePlan
+    finals: list[tuple[Trial, float]]
+    ignore_x_share: float
+    table: list[tuple[Candidate, float, float]]
+    score: tuple[float, float]
+    unpaired_gain: tuple[float, float]
+    x_gain: tuple[float, float]
+    ended: str
+
+
+def choose(maker: Maker, wishes: Wishes, objective: str) -> Choice:
+    """Searches, trains the winners in full and mixes them.
+
+    Arguments:
+        maker: Data, folds and the way to train.
+        wishes: For each knob the values to choose from; one value fixes it.
+        objective: "marginal", "inverse_eot" or "supervised"; the best supervised candidates are searched for in any case.
+    """
+    kinds = [objective] if objective == "supervised" else [objective, "supervised"]
+    budget, has_folds = maker.clock.budget, bool((maker.folds.pairs >= 0).any())
+    n_rounds = 0 if not has_folds else 3 if budget is None or budget >= 40 else 1 if budget >= 12 else 0
+    finals: list[Candidate] = []
+    trials: list[Trial] = []
+    is_interrupted = False
+    for number, kind in enumerate(kinds):
+        if kind == "supervised" and number > 0 and not has_folds:
+            break  # nothing is held out: there is nothing to compare with
+        limits = wishes if kind == "marginal" else {**wishes, "unpaired_weight": (0.0,)}
+        search = _Search(maker, limits, kind, trials, n_rounds)
+        is_interrupted = search.run(0.5 * number / len(kinds), 0.5 / len(kinds), 0.3 if number == 0 else 0.15)
+        finals += search.winners(1 if kind == "supervised" and number > 0 else 2)
+        if is_interrupted:
+            break
+    if is_interrupted:
+        done = [max(_of_kind(trials, kind), key=_mean_of(maker)) for kind in kinds if _of_kind(trials, kind)]
+        maker.folds = maker.folds.first(done[0].n_folds)  # short trials may not have used all of them
+        return _settle(maker, done, trials, kinds, "interrupted")
+    full = maker.run(finals, seconds=maker.clock.part(0.97), title="Learning p(y|x)", progress=(0.5, 1.0))
+    ended = next((trial.outcome.ended for trial in full if trial.outcome.ended != "finished"), "finished")
+    return _settle(maker, full, trials, kinds, ended)
+
+
+def resume(maker: Maker, candidates: Sequence[Candidate], members: Sequence[list[MixturePlan]]) -> Choice:
+    """Goes on with candidates that were chosen before, from the members they have; where they have none, from the start."""
+    dtype, of_candidate = maker.samples.source.dtype, dict(zip(candidates, members, strict=True))
+
+    def plans(candidate: Candidate) -> list[MixturePlan]:
+        known = [copy.deepcopy(plan).to(dtype).requires_grad_() for plan in of_candidate[candidate]]
+        return known or maker.members(candidate, maker.folds.n_folds)
+
+    trials = maker.run(
+        candidates,
+        haste=RESUMED,
+        seconds=maker.clock.part(0.97),
+        title="Learning p(y|x)",
+        progress=(0.0, 1.0),
+        plans=plans,
+    )
+    ended = next((trial.outcome.ended for trial in trials if trial.outcome.ended != "finished"), "finished")
+    return _settle(maker, trials, [], list(dict.fromkeys(candidate.objective for candidate in candidates)), ended)
+
+
+class _Search:
+    """Short trials of one objective: shapes first, then the rungs around the best, then their combinations."""
+
+    def __init__(self, maker: Maker, wishes: Wishes, objective: str, trials: list[Trial], n_rounds: int) -> None:
+        self.maker, self.wishes, self.objective, self.trials, self.n_rounds = maker, wishes, objective, trials, n_rounds
+        self.n_folds = maker.folds.enough_for(PAIRS_TO_SEARCH)
+        self.begin = Candidate(
+            objective,
+            **{
+                knob: self._nearest(knob, BEGIN[knob]) if knob in BEGIN else rungs[-1] for knob, rungs in wishes.items()
+            },
+        )
+
+    def run(self, progress: float, progress_part: float, time_part: float) -> bool:
+        """Runs all rounds. Says whether it was interrupted."""
+        rounds = (self._shapes, self._neighbours, self._combinations)[: self.n_rounds]
+        is_free = any(len(rungs) > 1 for rungs in self.wishes.values())
+        for number, propose in enumerate(rounds if is_free else ()):
+            tried = {trial.candidate for trial in self._mine()}
+            fresh = [candidate for candidate in dict.fromkeys(propose()) if candidate not in tried]
+            if not fresh:
+                continue
+            low = progress + progress_part * number / len(rounds)
+            new = self.maker.run(
+                fresh,
+                part=SEARCH_PART,
+                haste=SEARCH_HASTE,
+                seconds=self.maker.clock.part(time_part / (len(rounds) - number)),
+                title="Choosing settings",
+                progress=(low, low + progress_part / len(rounds)),
+                folds=self.maker.folds.first(self.n_folds),
+            )
+            self.trials += new
+            if any(trial.outcome.ended == "interrupted" for trial in new):
+                return True
+        return False
+
+    def winners(self, n_shapes: int) -> list[Candidate]:
+        """The best candidate of each of the best shapes, and smoother ones next to the very best.
+
+        Short trials flatter rough candidates: they have no time to overfit. Full ones will tell.
+        """
+        winners: list[Candidate] = []
+        left = self._mine()
+        while left and len(winners) < n_shapes:
+            best = _best(left, self.maker)
+            winners.append(best.candidate)
+            left = [trial for trial in left if trial.candidate.shape[:3] != best.candidate.shape[:3]]
+        if not winners:
+            return [self.begin]
+        smoother = [
+            replace(winners[0], **{knob: rung})
+            for knob in ("unpaired_weight", "smoothing")
+            for rung in self._next_rungs(winners[0], knob)[-1:]
+            if rung > getattr(winners[0], knob)
+        ]
+        return [*winners, *smoother]
+
+    def _mine(self) -> list[Trial]:
+        return _of_kind(self.trials, self.objective)
+
+    def _nearest(self, knob: str, value: Any) -> Any:
+        rungs = self.wishes[knob]
+        return rungs[0] if knob in SHAPES else min(rungs, key=lambda rung: abs(rung - value))
+
+    def _shapes(self) -> Iterable[Candidate]:
+        for hidden in self.wishes["hidden"]:
+            for covariance in self.wishes["covariance"]:
+                begin = replace(self.begin, hidden=hidden, covariance=covariance)
+                yield begin
+                yield from (
+                    replace(begin, unpaired_weight=rung) for rung in self._next_rungs(begin, "unpaired_weight")[:1]
+                )
+
+    def _next_rungs(self, best: Candidate, knob: str) -> list[Any]:
+        rungs = self.wishes[knob]
+        place = rungs.index(getattr(best, knob))
+        return [rungs[near] for near in (place - 1, place + 1) if 0 <= near < len(rungs)]
+
+    def _neighbours(self) -> Iterable[Candidate]:
+        best = _best(self._mine(), self.maker).candidate
+        for knob in ("unpaired_weight", "smoothing", "variance_floor"):
+            yield from (replace(best, **{knob: rung}) for rung in self._next_rungs(best, knob))
+
+    def _combinations(self) -> Iterable[Candidate]:
+        """Every knob moved to its best rung at once, another step beyond for each, and the adversarial direction."""
+        mine = _best_shape(self._mine(), self.maker)
+        best = _best(mine, self.maker).candidate
+        together = best
+        for knob in ("smoothing", "variance_floor", "unpaired_weight"):
+            others = [name for name in ("smoothing", "variance_floor", "unpaired_weight") if name != knob]
+            by_rung: dict[Any, list[float]] = {}
+            for trial in mine:
+                n_same = sum(getattr(trial.candidate, name) == getattr(best, name) for name in others)
+                if n_same >= 1:
+                    by_rung.setdefault(getattr(trial.candidate, knob), []).append(_mean_of(self.maker)(trial))
+            together = replace(together, **{knob: max(by_rung, key=lambda rung: max(by_rung[rung]))})
+        yield together
+        for knob in ("unpaired_weight", "smoothing", "variance_floor"):
+            yield from (replace(together, **{knob: rung}) for rung in self._next_rungs(together, knob))
+        if len(self.wishes["adversarial"]) > 1 and self.objective == "marginal":
+            yield replace(together, adversarial=self.wishes["adversarial"][1])
+
+
+def _of_kind(trials: Sequence[Trial], objective: str) -> list[Trial]:
+    return [trial for trial in trials if trial.candidate.objective == objective]
+
+
+def _mean_of(maker: Maker) -> Callable[[Trial], float]:
+    return lambda trial: maker.mean(trial.scores())[0]
+
+
+def _best(trials: Sequence[Trial], maker: Maker) -> Trial:
+    """The trial with the best mean score; of those tied with it, the smoothest."""
+    top = max(trials, key=_mean_of(maker))
+    tied = []
+    for trial in trials:
+        loss, error = maker.mean(top.scores() - trial.scores())
+        if trial is top or loss < TIE * error:
+            tied.append(trial)
+    return min(tied, key=lambda trial: trial.candidate.roughness)
+
+
+def _best_shape(trials: Sequence[Trial], maker: Maker) -> list[Trial]:
+    shape = _best(trials, maker).candidate.shape[:3]
+    return [trial for trial in trials if trial.candidate.shape[:3] == shape]
+
+
+def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Sequence[str], ended: str) -> Choice:
+    """Mixes the final trials and the model that ignores x, and says what the mixture is worth."""
+    is_held_out = maker.folds.pairs >= 0
+    if not is_held_out.any():
+        nothing = (math.nan, math.nan)
+        plan = EnsemblePlan([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
+        return Choice(plan, [(finals[0], 1.0)], 0.0, [], nothing, nothing, nothing, ended)
+    ignore_x, ignored, _ = maker.ignore_x()
+    looks = [trial.looks() for trial in finals]
+    kept = torch.stack([*(trial.scores() for trial in finals), ignored])
+    shares = _shares(kept[:, is_held_out], maker.weight[is_held_out])
+    shares[:-1][shares[:-1] < LEAST_SHARE] = 0.0
+    shares = shares / shares.sum()
+
+    ours = _crossfit(looks, ignored, maker)
+    # What ignores x was not searched for, and is not flattered.
+    flattery = (1 - float(shares[-1])) * _flattery(_of_kind(trials, kinds[0]), maker)
+    score, x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
+    if len(kinds) > 1:
+        of_supervised = [
+            some for some, trial in zip(looks, finals, strict=True) if trial.candidate.objective == "supervised"
+        ]
+        unpaired_gain = (
+            maker.mean(ours - _crossfit(of_supervised, ignored, maker)) if of_supervised else (math.nan, math.nan)
+        )
+
+    members, weights = [ignore_x], [float(shares[-1])]
+    for trial, share in zip(finals, shares[:-1].tolist(), strict=True):
+        if share > 0:
+            members += [plan.double() for plan in trial.plans()]
+            weights += [share / trial.n_folds] * trial.n_folds
+    return Choice(
+        plan=EnsemblePlan(members, torch.tensor(weights, dtype=torch.float64)),
+        finals=list(zip(finals, shares[:-1].tolist(), strict=True)),
+        ignore_x_share=float(shares[-1]),
+        table=[(trial.candidate, *maker.mean(trial.scores())) for trial in [*trials, *finals]],
+        score=(score[0] - flattery, score[1]),
+        unpaired_gain=unpaired_gain,
+        x_gain=(x_gain[0] - flattery, x_gain[1]),
+        ended=ended,
+    )
+
+
+def _shares(log_probs: Tensor, weight: Tensor) -> Tensor:
+    """The shares of models whose mixture makes the pairs most likely, found by expectation maximisation.
+
+    Arguments:
+        log_probs: log p(y|x) of each model, (models, pairs); the last model ignores x.
+        weight: Of the pairs.
+    """
+    prior = torch.zeros(len(log_probs), dtype=torch.float64)
+    prior[-1] = IGNORE_X_PAIRS
+    shares = torch.full((len(log_probs),), 1 / len(log_probs), dtype=torch.float64)
+    for _ in range(200):
+        owed = (log_probs + shares.clamp(min=1e-300).log().unsqueeze(1)).softmax(0)
+        shares = (owed * weight).sum(1) + prior
+        shares = shares / shares.sum()
+    return shares
+
+
+def _crossfit(of_models: Sequence[Tensor], ignored: Tensor, maker: Maker) -> Tensor:
+    """log p(y|x) of each held-out pair under the mixture, with steps and shares that the pair's own fold did not choose.
+
+    Arguments:
+        of_models: The looks of each model, (looks, P).
+        ignored: The scores of the model that ignores x, (P,).
+        maker: Folds and weights.
+    """
+    fold, outcome = maker.folds.pairs, torch.full_like(ignored, math.nan)
+    for number in range(maker.folds.n_folds):
+        here, others = fold == number, (fold >= 0) & (fold != number)
+        chosen = [looks[_argmax(looks[:, others], maker.weight[others])] for looks in of_models]
+        log_probs = torch.stack([*chosen, ignored]).nan_to_num(nan=-1e9)  # a look that diverged
+        shares = _shares(log_probs[:, others], maker.weight[others])
+        outcome[here] = torch.logsumexp(log_probs[:, here] + shares.clamp(min=1e-300).log().unsqueeze(1), 0)
+    return outcome
+
+
+def _flattery(trials: Sequence[Trial], maker: Maker) -> float:
+    """By how much the search flattered its winner: its score, less that of the winners that the other folds would pick."""
+    if len(trials) < 2:
+        return 0.0
+    table = torch.stack([trial.scores() for trial in trials])
+    fold, is_held_out = maker.folds.pairs, ~torch.isnan(table).any(0)
+    honest = torch.full_like(table[0], math.nan)
+    for number in range(trials[0].n_folds):
+        here, others = is_held_out & (fold == number), is_held_out & (fold != number)
+        honest[here] = table[_argmax(table[:, others], maker.weight[others]), here]
+    winner = table[_argmax(table[:, is_held_out], maker.weight[is_held_out])]
+    return max(maker.mean(winner)[0] - maker.mean(honest)[0], 0.0)
+
+
+def _argmax(scores: Tensor, weight: Tensor) -> int:
+    """The row with the best weighted mean; rows with holes are never best."""
+    return int((scores * weight).sum(1).nan_to_num(nan=-math.inf).argmax())

@@ -1,0 +1,284 @@
+"""Makers: candidates become trained trials.
+
+A *candidate* is a set of settings; its members, one a fold, make a *trial*. A `Maker` holds all that candidates share: the
+data, the folds, the atoms that each fold begins with, the way to train. What is tried, and what is kept, is decided in `choice`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewpairs import objectives
+from fewpairs.costs import SlopeCost
+from fewpairs.data import Samples
+from fewpairs.folds import Folds
+from fewpairs.plans import MixturePlan
+from fewpairs.populations import Population
+from fewpairs.potentials import log_mixture
+from fewpairs.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing, Smoothing
+from fewpairs.starts import Start, choose_n_atoms, fit_mixture, most_atoms, place_on_samples
+from fewpairs.training import Dealer, Outcome, Settings, train
+
+__all__ = ["FLOORS", "Candidate", "Clock", "Maker", "Trial"]
+
+FLOORS = (
+    1e-4,
+    1e-3,
+    3e-3,
+    0.01,
+    0.03,
+    0.1,
+)  # least variances of an atom that can be chosen, as parts of the variance of y
+
+USUAL_ATOMS = 50  # the paper's number, where atoms start on samples and none is given
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that the choice is between; see `MixtureTranslator` for what they mean."""
+
+    objective: str
+    hidden: tuple[int, ...]
+    covariance: str
+    unpaired_weight: float
+    smoothing: float
+    adversarial: float
+    variance_floor: float
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Candidates of one shape can be trained as one population."""
+        return self.objective, self.hidden, self.covariance, self.adversarial
+
+    @property
+    def roughness(self) -> tuple[float, ...]:
+        """Smaller is smoother. The adversarial direction doubles the cost of a step: it comes first, so that it has to win."""
+        return (self.adversarial, sum(self.hidden), -self.smoothing, -self.variance_floor, -self.unpaired_weight)
+
+
+@dataclass
+class Trial:
+    """A candidate, trained: its members, and what each look at the held-out pairs saw, (looks, P)."""
+
+    candidate: Candidate
+    population: Population
+    first: int
+    n_folds: int
+    outcome: Outcome
+    number: int
+
+    def plans(self) -> list[MixturePlan]:
+        return [self.population.plan(self.first + fold) for fold in range(self.n_folds)]
+
+    @property
+    def best_look(self) -> int:
+        return int(self.outcome.best[self.number])
+
+    def looks(self) -> Tensor:
+        return torch.stack([scores[self.number] for scores in self.outcome.scores]).double()
+
+    def scores(self) -> Tensor:
+        """log p(y|x) of each pair by the member that has not seen it, at the step that was kept."""
+        return self.outcome.scores[self.best_look][self.number].double()
+
+
+@dataclass
+class Clock:
+    """The seconds that are left, if there is a bound to them at all."""
+
+    budget: float | None
+    start: float
+
+    def left(self) -> float:
+        return math.inf if self.budget is None else self.budget - (time.perf_counter() - self.start)
+
+    def part(self, share: float) -> float | None:
+        """Part of what is left, for a training run."""
+        return None if self.budget is None else max(share * self.left(), 0.0)
+
+
+@dataclass
+class Maker:
+    """Makes members and trains them: everything that does not differ between candidates."""
+
+    samples: Samples
+    folds: Folds
+    settings: Settings
+    n_slopes: int
+    n_atoms: int | str
+    kinds: Sequence[str]
+    cost_options: dict[str, Any]
+    start: str
+    start_variance: float
+    random: np.random.RandomState
+    generator: torch.Generator
+    clock: Clock
+    on_step: Callable[[str, float], None]
+
+    def __post_init__(self) -> None:
+        self._starts: dict[str, list[Start]] = {}
+        self._n_atoms_of_kind: dict[str, int] = {}
+        self._dealer = Dealer(self.samples, self.settings.batch_size, self.generator)
+        self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
+        self.weight = self.samples.pairs_weight.cpu().double()
+        self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
+
+    def mean(self, scores: Tensor) -> tuple[float, float]:
+        """The weighted mean over the pairs that were held out (the others are NaN), and its standard error."""
+        is_held_out = ~torch.isnan(scores)
+        kept, share = scores[is_held_out], self.weight[is_held_out]
+        if len(kept) == 0:
+            return math.nan, math.nan
+        share = share / share.sum()
+        mean = (share * kept).sum()
+        variance = (share**2 * (kept - mean) ** 2).sum() * (len(kept) / max(len(kept) - 1, 1))
+        return float(mean), float(variance.sqrt())
+
+    def ignore_x(self) -> tuple[MixturePlan, Tensor, float]:
+        """The best model that ignores x: its plan from all y's, log p(y) of each pair by the fold that has not seen it, and
+        the floor under its variances."""
+        if self._ignore_x is None:
+            y, fold = self.samples.pairs_y.cpu().double(), self.folds.pairs
+            best: tuple[float, str, float, Tensor] | None = None
+            for kind in self.kinds:
+                for floor in FLOORS:
+                    scores = torch.full((len(y),), math.nan, dtype=torch.float64)
+                    for number, start in enumerate(self.starts(kind)):
+                        atoms = start.potential(floor).atoms()
+                        scores[fold == number] = log_mixture(atoms, y[fold == number]).detach()
+                    mean = self.mean(scores)[0]
+                    if best is None or mean > best[0]:
+                        best = mean, kind, floor, scores
+            assert best is not None
+            _, kind, floor, scores = best
+            dim_x, dim_y = self.samples.source.shape[1], y.shape[1]
+            with torch.random.fork_rng(devices=[]):
+                cost = SlopeCost(dim_x=dim_x, dim_y=dim_y, n_slopes=1, hidden=(), slope_std=0.0)
+            plan = MixturePlan(cost, self._start(kind, fold=-2).potential(floor)).double()
+            self._ignore_x = plan, scores, floor
+        return self._ignore_x
+
+    def starts(self, kind: str) -> list[Start]:
+        """The atoms that each fold begins with; its held-out y's had no part in them."""
+        if kind not in self._starts:
+            self._starts[kind] = [self._start(kind, fold) for fold in range(self.folds.n_folds)]
+        return self._starts[kind]
+
+    def _start(self, kind: str, fold: int) -> Start:
+        seen = self.folds.target != fold
+        target, weight = self.samples.target.cpu()[seen], self.samples.target_weight.cpu()[seen]
+        if self.start == "samples":
+            n_atoms = USUAL_ATOMS if self.n_atoms == "auto" else int(self.n_atoms)
+            return place_on_samples(target, kind, n_atoms, self.start_variance, self.random)
+        return fit_mixture(target, weight, kind, self._n_atoms_of(kind), self.random)[0]
+
+    def _n_atoms_of(self, kind: str) -> int:
+        held_out = torch.bincount(self.folds.target[self.folds.target >= 0], minlength=1)
+        most = most_atoms(len(self.samples.target) - int(held_out.max()))  # the same for all folds: they are stacked
+        if self.n_atoms != "auto":
+            return min(int(self.n_atoms), most)
+        if kind not in self._n_atoms_of_kind:
+            unseen = self.folds.target < 0  # the number must not be told by held-out y's either, where others abound
+            rows = unseen if int(unseen.sum()) >= 200 else torch.ones_like(unseen)
+            target, weight = self.samples.target.cpu()[rows], self.samples.target_weight.cpu()[rows]
+            self._n_atoms_of_kind[kind] = min(choose_n_atoms(target, weight, kind, self.random), most)
+        return self._n_atoms_of_kind[kind]
+
+    def members(self, candidate: Candidate, n_folds: int) -> list[MixturePlan]:
+        plans = []
+        for fold in range(n_folds):
+            with torch.random.fork_rng(devices=[]):  # networks draw their first weights from torch's global generator
+                torch.manual_seed(int(self._seeds[fold]))
+                cost = SlopeCost(
+                    dim_x=self.samples.source.shape[1],
+                    dim_y=self.samples.target.shape[1],
+                    n_slopes=self.n_slopes,
+                    hidden=candidate.hidden,
+                    **self.cost_options,
+                )
+            potential = self.starts(candidate.covariance)[fold].potential(candidate.variance_floor)
+            plans.append(MixturePlan(cost, potential).to(self.samples.source.dtype))
+        return plans
+
+    def run(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        part: float = 1.0,
+        haste: float = 1.0,
+        seconds: float | None,
+        title: str,
+        progress: tuple[float, float],
+        folds: Folds | None = None,
+        plans: Callable[[Candidate], list[MixturePlan]] | None = None,
+    ) -> list[Trial]:
+        """Trains candidates, those of one shape as one population, in time that is shared out evenly."""
+        folds = folds or self.folds
+        plans = plans or partial(self.members, n_folds=folds.n_folds)
+        groups: dict[tuple[Any, ...], list[Candidate]] = {}
+        for candidate in candidates:
+            groups.setdefault(candidate.shape, []).append(candidate)
+        trials: list[Trial] = []
+        begin = time.perf_counter()
+        for number, group in enumerate(groups.values()):
+            left = None if seconds is None else max(seconds - (time.perf_counter() - begin), 0.0)
+            n_left = sum(len(other) for other in list(groups.values())[number:])
+            settings = replace(
+                self.settings,
+                max_steps=max(round(part * self.settings.max_steps), 1),
+                learning_rate=haste * self.settings.learning_rate,
+                potential_learning_rate=haste * self.settings.potential_learning_rate,
+                time_budget=None if left is None else left * len(group) / n_left,
+            )
+            population = Population([plan for candidate in group for plan in plans(candidate)])
+            population.to(self.samples.source.device)
+            low = progress[0] + (progress[1] - progress[0]) * len(trials) / len(candidates)
+            high = low + (progress[1] - progress[0]) * len(group) / len(candidates)
+            outcome = train(
+                population,
+                self.samples,
+                folds,
+                _objective(group[0]),
+                settings=settings,
+                smoothing=self._smoothing(group, folds.n_folds),
+                traits=self._traits(group, folds.n_folds),
+                generator=self.generator,
+                dealer=self._dealer,
+                on_step=partial(self._tell, title, low, high),
+            )
+            trials += [
+                Trial(candidate, population, place * folds.n_folds, folds.n_folds, outcome, place)
+                for place, candidate in enumerate(group)
+            ]
+            if outcome.ended == "interrupted":
+                break
+        return trials
+
+    def _tell(self, title: str, low: float, high: float, step: int, done: float) -> None:
+        self.on_step(title, low + (high - low) * done)
+
+    def _each(self, group: Sequence[Candidate], n_folds: int, name: str) -> Tensor:
+        values = [float(getattr(candidate, name)) for candidate in group for _ in range(n_folds)]
+        return torch.tensor(values, dtype=self.samples.source.dtype, device=self.samples.source.device)
+
+    def _traits(self, group: Sequence[Candidate], n_folds: int) -> dict[str, Tensor]:
+        if group[0].objective != "marginal":
+            return {}
+        return {"unpaired_weight": self._each(group, n_folds, "unpaired_weight")}
+
+    def _smoothing(self, group: Sequence[Candidate], n_folds: int) -> Smoothing:
+        noise = self._each(group, n_folds, "smoothing")
+        if group[0].adversarial > 0:
+            return AdversarialSmoothing(noise, radius=group[0].adversarial)
+        return NoiseSmoothing(noise) if bool((noise > 0).any()) else NoSmoothing()
+
+
+def _objective(candidate: Candidate) -> Callable[..., Tensor]:
+    return getattr(objectives, candidate.objective)

@@ -1,0 +1,88 @@
+"""Populations: many plans of one shape, trained at once.
+
+Every parameter of a plan gains a leading axis of members, and `torch.vmap` runs a function of one plan on all of them. One
+step of a small plan is bound by the calls around its arithmetic, not by the arithmetic: fifty plans at once cost far less
+than fifty times one. Members stand candidate by candidate, and within a candidate fold by fold: member k = c · F + f.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from fewpairs.plans import MixturePlan
+
+__all__ = ["Population"]
+
+
+class _Apply(nn.Module):
+    """A module whose call is a function of the plan inside it: `functional_call` swaps parameters of modules alone."""
+
+    def __init__(self, plan: MixturePlan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def forward(self, function: Callable[..., Tensor], *arguments: Any, **keywords: Any) -> Tensor:
+        return function(self.plan, *arguments, **keywords)
+
+
+class Population:
+    """Creates the population of plans that differ in the values of their tensors alone.
+
+    Example:
+        >>> from fewpairs.costs import SlopeCost
+        >>> from fewpairs.potentials import MixturePotential
+        >>> def make():
+        ...     return MixturePlan(SlopeCost(dim_x=2, dim_y=1, n_slopes=3), MixturePotential(dim_y=1, n_atoms=5))
+        >>> population = Population([make(), make()])
+        >>> population(lambda plan, x: plan.log_partition(x), torch.zeros(2, 4, 2)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, plans: Sequence[MixturePlan]) -> None:
+        self.parameters, self.buffers = stack_module_state(list(plans))
+        self._size = len(plans)
+        self._template = copy.deepcopy(plans[0])
+        self._apply = _Apply(copy.deepcopy(plans[0]).to("meta"))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __call__(self, function: Callable[..., Tensor], *arguments: Any, **keywords: Any) -> Tensor:
+        """function(plan, …) of every member; tensors among the arguments have a leading axis of members."""
+
+        def one(state: dict[str, Tensor], arguments: Any, keywords: Any) -> Tensor:
+            return functional_call(self._apply, state, (function, *arguments), keywords)
+
+        state = {f"plan.{name}": tensor for name, tensor in (self.parameters | self.buffers).items()}
+        return vmap(one)(state, arguments, keywords)
+
+    def to(self, device: torch.device) -> Self:
+        self.parameters = {
+            name: tensor.detach().to(device).requires_grad_() for name, tensor in self.parameters.items()
+        }
+        self.buffers = {name: tensor.to(device) for name, tensor in self.buffers.items()}
+        return self
+
+    def plan(self, member: int) -> MixturePlan:
+        """One member, as a plan of its own."""
+        plan = copy.deepcopy(self._template)
+        plan.load_state_dict({name: tensor[member] for name, tensor in (self.parameters | self.buffers).items()})
+        return plan
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of all parameters."""
+        return {name: tensor.detach().clone() for name, tensor in self.parameters.items()}
+
+    @torch.no_grad()
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in self.parameters.items():
+            tensor.copy_(state[name])
+
+    @torch.no_grad()
+    def is_finite(self) -> Tensor:
+        """For each member, whether all its parameters are finite numbers."""
+        return torch.stack([torch.isfinite(tensor).flatten(1).all(1) for tensor in self.parameters.values()]).all(0)
