@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow check format bench results clean
+.PHONY: help demo test test-slow check format bench results battery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,7 +15,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,experiments]'
 	@touch $@
 
-demo: $(VENV)/installed  ## Fit the Swiss roll three ways, print a table, write demo/report.html (about a minute)
+demo: $(VENV)/installed  ## Fit the Swiss roll three ways, print a table, write demo/report.html (some minutes)
 	$(BIN)/fewpairs demo
 
 test: $(VENV)/installed  ## Run the test suite
@@ -33,11 +33,14 @@ format: $(VENV)/installed  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/installed  ## Time and memory against a plain 4-D implementation; samples and densities per second
-	$(BIN)/python benchmarks/speed.py
+bench: $(VENV)/installed  ## Time and memory: one step against a plain form, use, whole fits, who is first (half an hour)
+	$(BIN)/python benchmarks/speed.py --fits
 
-results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about half an hour)
+results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about an hour)
 	$(BIN)/python benchmarks/accuracy.py
+
+battery: $(VENV)/installed  ## Two hundred awkward problems against two yardsticks (hours; goes on where it was stopped)
+	$(BIN)/python benchmarks/battery.py
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache

@@ -22,21 +22,21 @@ from fewpairs import MixtureTranslator
 from fewpairs.datasets import SwissRoll
 
 OURS: dict[str, dict[str, Any]] = {
-    "default (marginal, μ = 3)": {},
+    "default": {},
     "supervised": {"objective": "supervised"},
-    "the paper's loss, our defaults otherwise": {"objective": "inverse_eot"},
+    "inverse_eot": {"objective": "inverse_eot"},
 }
-RECIPES = {'from_recipe("authors")': "authors", 'from_recipe("paper")': "paper"}
+RECIPES = ("authors", "paper")
 
 
-def make_models(only: str | None, seed: int) -> dict[str, MixtureTranslator]:
-    models = {name: MixtureTranslator(random_state=seed, **settings) for name, settings in OURS.items()}
-    recipes = {name: MixtureTranslator.from_recipe(recipe, random_state=seed) for name, recipe in RECIPES.items()}
-    return {None: models | recipes, "ours": models, "recipes": recipes}[only]
+def make_model(way: str, seed: int, time_budget: float | None) -> MixtureTranslator:
+    if way in RECIPES:
+        return MixtureTranslator.from_recipe(way, random_state=seed, time_budget=time_budget)
+    return MixtureTranslator(random_state=seed, time_budget=time_budget, **OURS[way])
 
 
 def run_draw(
-    seed: int, *, only: str | None, n_pairs: int, n_unpaired: int, n_threads: int
+    seed: int, *, ways: list[str], n_pairs: int, n_unpaired: int, n_threads: int, time_budget: float | None
 ) -> dict[str, tuple[float, float]]:
     """Fits every model to one draw: its NLL on fresh pairs, and the seconds of its fit."""
     torch.set_num_threads(n_threads)
@@ -44,12 +44,14 @@ def run_draw(
     data = problem.draw(n_pairs=n_pairs, n_source=n_unpaired, n_target=n_unpaired, seed=seed)
     x, y = problem.draw_pairs(8000, seed=1_000_000 + seed)
     outcome = {}
-    for name, model in make_models(only, seed).items():
+    for name in ways:
+        model = make_model(name, seed, time_budget)
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
-        outcome[name] = -model.score(x, y), time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        outcome[name] = -model.score(x, y), seconds
         print(f"draw {seed}: {name}: {outcome[name][0]:.3f} in {outcome[name][1]:.0f} s", flush=True)
     return outcome
 
@@ -59,14 +61,23 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=128)
     parser.add_argument("--unpaired", type=int, default=1024)
     parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--only", choices=["ours", "recipes"], help="the recipes take minutes each")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first draw")
+    parser.add_argument("--ways", nargs="+", choices=[*OURS, *RECIPES], default=[*OURS, *RECIPES])
+    parser.add_argument("--time-budget", type=float, help="seconds a fit; the default bounds steps instead")
     parser.add_argument("--jobs", type=int, default=1, help="draws at the same time, sharing the cores")
     options = parser.parse_args()
 
     n_threads = max(len(os.sched_getaffinity(0)) // options.jobs, 1)
-    run = partial(run_draw, only=options.only, n_pairs=options.pairs, n_unpaired=options.unpaired, n_threads=n_threads)
+    run = partial(
+        run_draw,
+        ways=options.ways,
+        n_pairs=options.pairs,
+        n_unpaired=options.unpaired,
+        n_threads=n_threads,
+        time_budget=options.time_budget,
+    )
     with ProcessPoolExecutor(options.jobs) as pool:
-        draws = list(pool.map(run, range(options.draws)))
+        draws = list(pool.map(run, range(options.first, options.first + options.draws)))
 
     table = Table("", "median NLL", "least", "most", "seconds")
     table.title = (

@@ -42,7 +42,7 @@ BEGIN = {
 SHAPES = ("hidden", "covariance")
 MOST_OUTPUTS_FULL = 16  # full atoms hold the square of it each: beyond, "auto" keeps to diagonal ones
 
-PAIRS_TO_SEARCH = 100  # held-out pairs that a short trial is judged by: more folds than it takes are not trained
+PAIRS_TO_SEARCH = 75  # held-out pairs that a short trial is judged by: more folds than it takes are not trained
 SEARCH_PART = 0.3  # the steps of a short trial, as a part of a full one …
 SEARCH_HASTE = 1.5  # … and how much longer each of them is
 TIE = 0.25  # standard errors: candidates nearer than this are tied, and the smoother one is taken
@@ -65,7 +65,6 @@ class Choice:
 
     plan: EnsemblePlan
     finals: list[tuple[Trial, float]]
-    ignore_x_share: float
     table: list[tuple[Candidate, float, float]]
     score: tuple[float, float]
     unpaired_gain: tuple[float, float]
@@ -133,9 +132,7 @@ class _Search:
         self.n_folds = maker.folds.enough_for(PAIRS_TO_SEARCH)
         self.begin = Candidate(
             objective,
-            **{
-                knob: self._nearest(knob, BEGIN[knob]) if knob in BEGIN else rungs[-1] for knob, rungs in wishes.items()
-            },
+            **{knob: self._nearest(knob, BEGIN[knob]) for knob in wishes},
         )
 
     def run(self, progress: float, progress_part: float, time_part: float) -> bool:
@@ -188,7 +185,9 @@ class _Search:
 
     def _nearest(self, knob: str, value: Any) -> Any:
         rungs = self.wishes[knob]
-        return rungs[0] if knob in SHAPES else min(rungs, key=lambda rung: abs(rung - value))
+        if value in rungs or knob in SHAPES:
+            return value if value in rungs else rungs[-1]
+        return min(rungs, key=lambda rung: abs(rung - value))
 
     def _shapes(self) -> Iterable[Candidate]:
         for hidden in self.wishes["hidden"]:
@@ -198,6 +197,9 @@ class _Search:
                 yield from (
                     replace(begin, unpaired_weight=rung) for rung in self._next_rungs(begin, "unpaired_weight")[:1]
                 )
+                # Where y itself has narrower heaps than the first floor (integers, for instance), begin there as well.
+                narrow = self._nearest("variance_floor", self.maker.ignore_x()[2])
+                yield replace(begin, variance_floor=min(narrow, begin.variance_floor))
 
     def _next_rungs(self, best: Candidate, knob: str) -> list[Any]:
         rungs = self.wishes[knob]
@@ -259,7 +261,7 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     if not is_held_out.any():
         nothing = (math.nan, math.nan)
         plan = EnsemblePlan([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
-        return Choice(plan, [(finals[0], 1.0)], 0.0, [], nothing, nothing, nothing, ended)
+        return Choice(plan, [(finals[0], 1.0)], [], nothing, nothing, nothing, ended)
     ignore_x, ignored, _ = maker.ignore_x()
     looks = [trial.looks() for trial in finals]
     kept = torch.stack([*(trial.scores() for trial in finals), ignored])
@@ -287,7 +289,6 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     return Choice(
         plan=EnsemblePlan(members, torch.tensor(weights, dtype=torch.float64)),
         finals=list(zip(finals, shares[:-1].tolist(), strict=True)),
-        ignore_x_share=float(shares[-1]),
         table=[(trial.candidate, *maker.mean(trial.scores())) for trial in [*trials, *finals]],
         score=(score[0] - flattery, score[1]),
         unpaired_gain=unpaired_gain,

@@ -71,7 +71,7 @@ def run_demo(
     points = np.concatenate([POINTS, x_test[:n_points]])
     truth = problem.sample(points, n_samples=n_draws, seed=seed + 2_000_000)
 
-    rows, learnt = [], {}
+    rows, learnt, summary = [], {}, ""
     for name, settings in WAYS.items():
         tell(f"Fitting: {name}")
         model = MixtureTranslator(random_state=seed, **settings)
@@ -79,7 +79,7 @@ def run_demo(
             model.set_params(max_steps=max_steps)
         start = time.perf_counter()
         model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
-        seconds = time.perf_counter() - start
+        seconds, summary = time.perf_counter() - start, model.summary()
         draws = model.sample(points, n_draws, random_state=seed)
         learnt[name] = draws[:, : len(POINTS)]
         between = [
@@ -101,6 +101,7 @@ def run_demo(
             f"<p>Held-out NLL: mean −log p(y|x) over {n_test} fresh pairs, in nats. Conditional Sinkhorn: debiased Sinkhorn "
             f"divergence to the true draws (cost |x−y|²/2, ε = 0.01: about W₂²/2), averaged over {n_points} random x's. "
             "Lower is better for both.</p>",
+            f"<p>What the default model says of itself, from held-out pairs alone: “{summary}”</p>",
         ],
         f"fewpairs {fewpairs.__version__}, torch {torch.__version__}, seed {seed}",
     )

@@ -28,15 +28,8 @@ from fewpairs.training import Dealer, Outcome, Settings, train
 
 __all__ = ["FLOORS", "Candidate", "Clock", "Maker", "Trial"]
 
-FLOORS = (
-    1e-4,
-    1e-3,
-    3e-3,
-    0.01,
-    0.03,
-    0.1,
-)  # least variances of an atom that can be chosen, as parts of the variance of y
-
+# Least variances of an atom that can be chosen, as parts of the variance of y.
+FLOORS = (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 USUAL_ATOMS = 50  # the paper's number, where atoms start on samples and none is given
 
 
@@ -146,18 +139,15 @@ class Maker:
         the floor under its variances."""
         if self._ignore_x is None:
             y, fold = self.samples.pairs_y.cpu().double(), self.folds.pairs
-            best: tuple[float, str, float, Tensor] | None = None
+            tried: list[tuple[str, float, Tensor]] = []
             for kind in self.kinds:
                 for floor in FLOORS:
                     scores = torch.full((len(y),), math.nan, dtype=torch.float64)
                     for number, start in enumerate(self.starts(kind)):
                         atoms = start.potential(floor).atoms()
                         scores[fold == number] = log_mixture(atoms, y[fold == number]).detach()
-                    mean = self.mean(scores)[0]
-                    if best is None or mean > best[0]:
-                        best = mean, kind, floor, scores
-            assert best is not None
-            _, kind, floor, scores = best
+                    tried.append((kind, floor, scores))
+            kind, floor, scores = max(tried, key=lambda one: self.mean(one[2])[0])
             dim_x, dim_y = self.samples.source.shape[1], y.shape[1]
             with torch.random.fork_rng(devices=[]):
                 cost = SlopeCost(dim_x=dim_x, dim_y=dim_y, n_slopes=1, hidden=(), slope_std=0.0)
