@@ -50,8 +50,8 @@ def run_draw(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
-        seconds = time.perf_counter() - start
-        outcome[name] = -model.score(x, y), seconds
+            seconds = time.perf_counter() - start
+            outcome[name] = -model.score(x, y), seconds
         print(f"draw {seed}: {name}: {outcome[name][0]:.3f} in {outcome[name][1]:.0f} s", flush=True)
     return outcome
 

@@ -110,6 +110,7 @@ def run_problem(seed: int, *, max_steps: int | str = "auto", n_threads: int = 1)
         supervised.fit(problem.X, problem.Y, **unpaired)
         ours, without = (one.score_samples(problem.X_fresh, problem.Y_fresh) for one in (model, supervised))
         ignoring = score_ignoring_x(model, problem.X_fresh, problem.Y_fresh)
+        drawn = model.sample(problem.X_fresh[:20], 5)
     better = ours - (without if without.mean() > ignoring.mean() else ignoring)
     return {
         "seed": seed,
@@ -121,7 +122,7 @@ def run_problem(seed: int, *, max_steps: int | str = "auto", n_threads: int = 1)
         "error": float(better.std() / np.sqrt(len(better))),
         "told_unpaired_gain": model.unpaired_gain_,
         "told_x_gain": model.x_gain_,
-        "is_finite": bool(np.isfinite(ours).all() and np.isfinite(model.sample(problem.X_fresh[:20], 5)).all()),
+        "is_finite": bool(np.isfinite(ours).all() and np.isfinite(drawn).all()),
         "chosen": model.chosen_,
         "seconds": seconds,
     }

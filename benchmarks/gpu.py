@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/gpu.py
 
-The table of the README's GPU paragraph was printed by it; docs/gpu.md keeps it with its date and versions.
+It prints its date and versions with the tables.
 """
 
 import argparse
