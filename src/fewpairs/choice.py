@@ -263,32 +263,32 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
         plan = EnsemblePlan([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
         return Choice(plan, [(finals[0], 1.0)], [], nothing, nothing, nothing, ended)
     ignore_x, ignored, _ = maker.ignore_x()
-    looks = [trial.looks() for trial in finals]
-    kept = torch.stack([*(trial.scores() for trial in finals), ignored])
+    # Without unpaired rows is μ = 0, a candidate like any other; next to the paper's loss it is a yardstick and no more.
+    yardsticks = [trial for trial in finals if kinds[0] == "inverse_eot" and trial.candidate.objective == "supervised"]
+    mixed = [trial for trial in finals if trial not in yardsticks]
+    kept = torch.stack([*(trial.scores() for trial in mixed), ignored])
     shares = _shares(kept[:, is_held_out], maker.weight[is_held_out])
     shares[:-1][shares[:-1] < LEAST_SHARE] = 0.0
     shares = shares / shares.sum()
 
-    ours = _crossfit(looks, ignored, maker)
+    ours = _crossfit([trial.looks() for trial in mixed], ignored, maker)
     # What ignores x was not searched for, and is not flattered.
     flattery = (1 - float(shares[-1])) * _flattery(_of_kind(trials, kinds[0]), maker)
     score, x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
     if len(kinds) > 1:
-        of_supervised = [
-            some for some, trial in zip(looks, finals, strict=True) if trial.candidate.objective == "supervised"
-        ]
+        of_supervised = [trial.looks() for trial in _of_kind(finals, "supervised")]
         unpaired_gain = (
             maker.mean(ours - _crossfit(of_supervised, ignored, maker)) if of_supervised else (math.nan, math.nan)
         )
 
     members, weights = [ignore_x], [float(shares[-1])]
-    for trial, share in zip(finals, shares[:-1].tolist(), strict=True):
+    for trial, share in zip(mixed, shares[:-1].tolist(), strict=True):
         if share > 0:
             members += [plan.double() for plan in trial.plans()]
             weights += [share / trial.n_folds] * trial.n_folds
     return Choice(
         plan=EnsemblePlan(members, torch.tensor(weights, dtype=torch.float64)),
-        finals=list(zip(finals, shares[:-1].tolist(), strict=True)),
+        finals=[*zip(mixed, shares[:-1].tolist(), strict=True), *((trial, 0.0) for trial in yardsticks)],
         table=[(trial.candidate, *maker.mean(trial.scores())) for trial in [*trials, *finals]],
         score=(score[0] - flattery, score[1]),
         unpaired_gain=unpaired_gain,

@@ -40,7 +40,7 @@ __all__ = ["MixtureTranslator", "load"]
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 N_REFERENCE = 1000  # x's of the training data that a fitted model keeps, to know a new x that is far from all of them
-FAR = 3.0  # times the distance that 99 % of the x's keep to their nearest neighbour: farther is far
+FAR = 3.0  # an x is far beyond the 99 % quantile of the distances to the nearest neighbour, and this many times its excess
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
 FITTED = (
@@ -523,8 +523,10 @@ class MixtureTranslator(Translator):
             samples.source[torch.from_numpy(chosen).to(samples.source.device)].cpu().double().unique(dim=0)
         )
         distance = cKDTree(self.reference_).query(self.reference_, k=2)[0][:, 1]
-        usual = np.quantile(distance[np.isfinite(distance)], 0.99) if len(self.reference_) > 1 else 0.0
-        self.reach_ = float(FAR * usual) or 1.0
+        middle, high = np.quantile(distance, [0.5, 0.99]) if len(self.reference_) > 1 else (0.0, 0.0)
+        self.reach_ = (
+            float(high + FAR * (high - middle)) or 1.0
+        )  # over the median: in many dimensions all distances are alike
 
     def _novelty(self, x: Tensor) -> np.ndarray:
         return cKDTree(self.reference_).query(x.numpy())[0] / self.reach_
