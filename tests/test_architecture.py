@@ -27,6 +27,8 @@ ROOMS = [
     "starts",
     "makers",
     "choice",
+    "recipes",
+    "novelty",
     "progress",
     "files",
     "faces",

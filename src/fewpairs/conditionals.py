@@ -204,12 +204,7 @@ class ConditionalEnsemble(Distribution):
         """The quantiles of each output on its own: L levels to values of shape (L, rows, D)."""
         levels = value.reshape(-1).to(self.shares)
         each = torch.stack([member.icdf(levels) for member in self.members])  # the answer lies between the members' own
-        low, high = each.amin(0), each.amax(0)
-        for _ in range(N_HALVINGS):
-            middle = (low + high) / 2
-            below = self.cdf(middle) < levels.reshape(-1, 1, 1)
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return _halve(lambda y: self.cdf(y) < levels.reshape(-1, 1, 1), each.amin(0), each.amax(0))
 
     def _average(self, values: Sequence[Tensor]) -> Tensor:
         return sum(
@@ -219,12 +214,13 @@ class ConditionalEnsemble(Distribution):
 
 def _bisect(cdf: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, levels: Tensor) -> Tensor:
     """Where cdf reaches each level: brackets of shape (rows,) to values of shape (levels, rows)."""
-    outcome = []
-    for level in levels:
-        low, high = lower.clone(), upper.clone()
-        for _ in range(N_HALVINGS):
-            middle = (low + high) / 2
-            below = cdf(middle) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        outcome.append((low + high) / 2)
-    return torch.stack(outcome)
+    return torch.stack([_halve(lambda y, level=level: cdf(y) < level, lower, upper) for level in levels])  # type: ignore[misc]
+
+
+def _halve(is_below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """Where `is_below` turns from true to false, between two ends."""
+    for _ in range(N_HALVINGS):
+        middle = (low + high) / 2
+        below = is_below(middle)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2

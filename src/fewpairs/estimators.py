@@ -5,17 +5,17 @@ suit them, trains an ensemble (one member a fold) and says what it is worth. Eve
 plan (`plans`) in float64 and in the user's units.
 """
 
+import math
 import os
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -30,17 +30,17 @@ from fewpairs.files import read_model, write_model
 from fewpairs.folds import Folds, row_keys
 from fewpairs.makers import Candidate, Clock, Maker
 from fewpairs.nn import ACTIVATIONS
+from fewpairs.novelty import Neighbourhood
 from fewpairs.plans import EnsemblePlan, MixturePlan
 from fewpairs.potentials import ATOMS
 from fewpairs.progress import progress_bar
+from fewpairs.recipes import RECIPES
 from fewpairs.training import Settings
 
 __all__ = ["MixtureTranslator", "load"]
 
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-N_REFERENCE = 1000  # x's of the training data that a fitted model keeps, to know a new x that is far from all of them
-FAR = 3.0  # an x is far beyond the 99 % quantile of the distances to the nearest neighbour, and this many times its excess
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
 FITTED = (
@@ -56,7 +56,6 @@ FITTED = (
     "n_pairs_",
     "n_steps_",
     "n_unpaired_",
-    "reach_",
     "target_names_",
     "unpaired_gain_",
     "unpaired_gain_error_",
@@ -65,38 +64,8 @@ FITTED = (
     "x_gain_",
     "x_gain_error_",
 )
-TENSORS = ("fold_keys_", "folds_", "reference_")
-
-# The paper's settings for the Swiss roll, by its text and by what the authors' notebook runs (linear a and v).
-PAPER: dict[str, Any] = {
-    "objective": "inverse_eot",
-    "unpaired_weight": 0.0,
-    "n_atoms": 50,
-    "n_slopes": 25,
-    "hidden": (25,),
-    "weight_hidden": (),
-    "activation": "relu",
-    "slope_std": None,
-    "learn_scale": False,
-    "start": "samples",
-    "start_variance": 0.1,
-    "variance_floor": 0.0,
-    "standardise": False,
-    "smoothing": 0.0,
-    "adversarial": 0.0,
-    "covariance": "diagonal",
-    "n_folds": 1,
-    "learning_rate": 3e-4,
-    "potential_learning_rate": 1e-3,
-    "one_cycle": False,
-    "max_grad_norm": None,
-    "batch_size": 128,
-    "max_steps": 25_000,
-}
-RECIPES: dict[str, dict[str, Any]] = {
-    "paper": PAPER,
-    "authors": {**PAPER, "hidden": (), "slope_std": 0.01, "dtype": "float64"},
-}
+PARTS: dict[str, Any] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhood_": Neighbourhood}
+TENSORS = ("fold_keys_", "folds_")
 
 
 class MixtureTranslator(Translator):
@@ -104,8 +73,7 @@ class MixtureTranslator(Translator):
 
     Arguments you may want:
         objective: "marginal", the bounded objective; "supervised" ignores unpaired rows; "inverse_eot" is the paper's loss.
-        time_budget: The seconds a fit may take; training and search fit themselves into them. More than the default takes
-            makes a somewhat better model.
+        time_budget: The seconds a fit may take; training and search fit themselves into them.
         random_state: A number makes the fit repeatable on the same machine.
         warm_start: Whether a second `fit` goes on from the first, with the settings chosen then: for new unpaired rows, and
             for more pairs of the same kind.
@@ -318,7 +286,7 @@ class MixtureTranslator(Translator):
     def conditional(self, X: Any) -> ConditionalEnsemble:
         """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
         x = self._standardised(X)
-        n_far = int((self._novelty(x) > 1).sum())
+        n_far = int((self.neighbourhood_(x) > 1).sum())
         if n_far:
             warnings.warn(
                 f"{n_far} of {len(x)} rows of X are far from every x seen in training: p(y|x) is a guess there. "
@@ -330,13 +298,13 @@ class MixtureTranslator(Translator):
 
     def novelty(self, X: Any) -> np.ndarray:
         """How far each x is from those seen in training, one number a row: above 1 is far, and p(y|x) a guess."""
-        return self._novelty(self._standardised(X))
+        return self.neighbourhood_(self._standardised(X))
 
     def summary(self) -> str:
         """What was learnt, from what, and how far to trust it, in a paragraph."""
         check_is_fitted(self, "plan_")
         data = f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
-        if self.n_folds == 1 or self.validation_score_ != self.validation_score_:
+        if math.isnan(self.validation_score_):
             return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
         settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name != "share")
         return (
@@ -359,9 +327,8 @@ class MixtureTranslator(Translator):
         fitted["feature_names_in_"] = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
         tensors |= {name: getattr(self, name) for name in TENSORS}
-        for name in ("x_scaler_", "y_scaler_"):
-            scaler = getattr(self, name)
-            tensors |= {f"{name}.loc": scaler.loc, f"{name}.scale": scaler.scale}
+        for name, kind in PARTS.items():
+            tensors |= {f"{name}.{part.name}": getattr(getattr(self, name), part.name) for part in fields(kind)}
         write_model(path, tensors, {"estimator": type(self).__name__, "settings": settings, "fitted": fitted})
 
     @classmethod
@@ -374,8 +341,8 @@ class MixtureTranslator(Translator):
             setattr(model, name, value)
         for name in TENSORS:
             setattr(model, name, tensors[name])
-        for name in ("x_scaler_", "y_scaler_"):
-            setattr(model, name, Scaler(tensors[f"{name}.loc"], tensors[f"{name}.scale"]))
+        for name, kind in PARTS.items():
+            setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
         with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
             plan = EnsemblePlan([MixturePlan.of_shape(**shape) for shape in members], torch.ones(len(members))).double()
         plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
@@ -392,17 +359,13 @@ class MixtureTranslator(Translator):
             self.x_scaler_, self.y_scaler_ = self._scalers(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
         known = dict(zip(self.fold_keys_.tolist(), self.folds_.tolist(), strict=True)) if is_continued else {}
-        n_folds = (
-            self.n_folds_ if is_continued else min(self.n_folds, self.n_pairs_)
-        )  # members have their folds for good
-        self.n_folds_ = n_folds
-        folds = (
-            Folds.none(samples)
-            if n_folds == 1
-            else Folds.cut(samples, n_folds, random, [known.get(key) for key in keys])
-        )
+        if not is_continued:  # members have their folds for good
+            self.n_folds_ = min(self.n_folds, self.n_pairs_)
+        folds = Folds.none(samples)
+        if self.n_folds_ > 1:
+            folds = Folds.cut(samples, self.n_folds_, random, [known.get(key) for key in keys])
         self.fold_keys_, self.folds_ = torch.tensor(keys), folds.pairs
-        self._remember_x(samples, random)
+        self.neighbourhood_ = Neighbourhood.learn(samples.source, random)
         objective = self.objective
         if objective == "marginal" and (not has_unpaired or self.unpaired_weight == 0):
             objective = "supervised"
@@ -515,21 +478,6 @@ class MixtureTranslator(Translator):
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "plan_")
         return self.x_scaler_(torch.tensor(self._check_x(X)))
-
-    def _remember_x(self, samples: Samples, random: np.random.RandomState) -> None:
-        """Keeps some x's, and how far apart neighbours among them usually are."""
-        chosen = random.permutation(len(samples.source))[:N_REFERENCE]
-        self.reference_ = (
-            samples.source[torch.from_numpy(chosen).to(samples.source.device)].cpu().double().unique(dim=0)
-        )
-        distance = cKDTree(self.reference_).query(self.reference_, k=2)[0][:, 1]
-        middle, high = np.quantile(distance, [0.5, 0.99]) if len(self.reference_) > 1 else (0.0, 0.0)
-        self.reach_ = (
-            float(high + FAR * (high - middle)) or 1.0
-        )  # over the median: in many dimensions all distances are alike
-
-    def _novelty(self, x: Tensor) -> np.ndarray:
-        return cKDTree(self.reference_).query(x.numpy())[0] / self.reach_
 
     def _device(self) -> torch.device:
         if self.device == "auto":

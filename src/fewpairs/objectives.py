@@ -9,16 +9,12 @@ the loss by mean_pairs h − mean_target h. `marginal` asks for the same (explai
 but depends on the plan alone. At μ = 1 it is the loss the paper calls CGMM (SS), with all cross terms formed.
 """
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from fewpairs.data import Samples
 from fewpairs.plans import MixturePlan
 
-__all__ = ["Objective", "inverse_eot", "marginal", "supervised"]
-
-Objective = Callable[[MixturePlan, Samples], Tensor]
+__all__ = ["inverse_eot", "marginal", "supervised"]
 
 
 def supervised(plan: MixturePlan, samples: Samples) -> Tensor:
