@@ -3,6 +3,8 @@
 import math
 import time
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -304,3 +306,22 @@ def test_a_clock_shares_out_what_is_left() -> None:
     now = time.perf_counter()
     assert Clock(100.0, now).part(0.5) == pytest.approx(50, abs=1)
     assert Clock(1.0, now - 10).part(0.5) == 0
+
+
+def test_flattery_is_what_picking_the_best_of_noise_brings() -> None:
+    """Twenty equal candidates: the best mean of 100 scores lies 1.87 standard errors up by chance (the mean of the largest
+    of twenty normal numbers), and what other folds pick does not. A candidate that is best everywhere is not flattered."""
+    generator = torch.Generator().manual_seed(0)
+    maker = SimpleNamespace(
+        folds=SimpleNamespace(pairs=torch.arange(100) % 5), weight=torch.ones(100, dtype=torch.float64)
+    )
+    maker.mean = partial(Maker.mean, maker)
+
+    def flattery(table: torch.Tensor) -> float:
+        return choice._flattery([SimpleNamespace(scores=lambda row=row: row, n_folds=5) for row in table], maker)
+
+    found = [flattery(torch.randn(20, 100, generator=generator, dtype=torch.float64)) for _ in range(200)]
+    assert np.mean(found) == pytest.approx(0.187, abs=0.03)  # 200 draws of spread 0.1: four standard errors
+    ahead = torch.randn(20, 100, generator=generator, dtype=torch.float64)
+    ahead[3] += 10
+    assert flattery(ahead) == 0
