@@ -5,9 +5,14 @@ import ot
 import pytest
 import torch
 
-from fewpairs.datasets import AnalyticSwissRoll, LinearGaussian, SwissRoll, TwoBranches, sinkhorn_plans
+from fewpairs.datasets import AnalyticSwissRoll, Clusters, LinearGaussian, SwissRoll, TwoBranches, sinkhorn_plans
 
-EXACT = {"analytic": AnalyticSwissRoll(), "linear": LinearGaussian(), "branches": TwoBranches()}
+EXACT = {
+    "analytic": AnalyticSwissRoll(),
+    "linear": LinearGaussian(),
+    "branches": TwoBranches(),
+    "clusters": Clusters(5),
+}
 
 
 @pytest.mark.parametrize("problem", EXACT.values(), ids=EXACT)

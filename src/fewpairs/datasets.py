@@ -4,18 +4,20 @@ SwissRoll           the paper's main task; p(y|x) can be sampled, from the very 
 AnalyticSwissRoll   the paper's appendix; p(y|x) is one Gaussian around a point of the roll
 LinearGaussian      y = A x + noise; p(y|x) is Gaussian
 TwoBranches         y follows x up or down with a probability that depends on x; p(y|x) is a mixture of two Gaussians
+Clusters            many dimensions: x in eight clusters, y a curved function of x, on one side of it or the other
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
-__all__ = ["AnalyticSwissRoll", "LinearGaussian", "Problem", "SwissRoll", "TranslationData", "TwoBranches"]
+__all__ = ["AnalyticSwissRoll", "Clusters", "LinearGaussian", "Problem", "SwissRoll", "TranslationData", "TwoBranches"]
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,7 @@ class SwissRoll(Problem):
 
     def _draw_y_given(self, x: Tensor, generator: torch.Generator) -> Tensor:
         outcome = [x.new_zeros(0, 2)]
-        for some in (
-            x.split(64) if len(x) else ()
-        ):  # a few couplings at a time, so that their matrices stay in the cache
+        for some in x.split(64) if len(x) else ():  # few at a time: their matrices stay in the cache
             shape = (len(some), self.n_batch)
             others = self._draw_x(len(some) * self.n_batch, generator).reshape(*shape, 2)
             y = self._draw_y(len(some) * self.n_batch, generator).reshape(*shape, 2)
@@ -194,6 +194,48 @@ class TwoBranches(Problem):
         means = torch.stack([1 + x / 2, -1 + x / 2], dim=1)  # (rows, branches, 1)
         branches = Independent(Normal(means, self.std), 1)
         return MixtureSameFamily(Categorical(torch.cat([up, 1 - up], dim=-1)), branches)
+
+
+class Clusters(Problem):
+    """x in eight clusters, y = tanh(x U) + x V ± s + noise, as many outputs as inputs; both signs are equally likely.
+
+    Arguments:
+        dim: Of x and of y.
+        seed: Of the world itself: centres, U, V and s.
+    """
+
+    n_clusters = 8
+    spread = 0.5
+    std = 0.3
+    side = 1.5  # the length of s
+
+    def __init__(self, dim: int = 8, *, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        normal = partial(torch.randn, dtype=torch.float64, generator=generator)
+        self.centres = 1.5 * normal(self.n_clusters, dim)
+        self.bent, self.straight = normal(2, dim, dim) / math.sqrt(dim)
+        direction = normal(dim)
+        self.sideways = self.side * direction / direction.norm()
+
+    def _draw_x(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        cluster = torch.randint(self.n_clusters, (n_rows,), generator=generator)
+        return _draw_normal(self.centres[cluster], self.spread, generator)
+
+    def _draw_y(self, n_rows: int, generator: torch.Generator) -> Tensor:
+        return self._draw_y_given(self._draw_x(n_rows, generator), generator)
+
+    def _draw_y_given(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        sign = 2.0 * torch.randint(2, (len(x), 1), generator=generator) - 1
+        return _draw_normal(self._middle(x) + sign * self.sideways, self.std, generator)
+
+    def conditional(self, X: np.ndarray) -> Distribution:
+        """The true p(y|x)."""
+        middle = self._middle(torch.as_tensor(X, dtype=torch.float64)).unsqueeze(1)
+        sides = Independent(Normal(middle + torch.stack([self.sideways, -self.sideways]), self.std), 1)
+        return MixtureSameFamily(Categorical(torch.ones(len(middle), 2, dtype=middle.dtype)), sides)
+
+    def _middle(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.bent) + x @ self.straight
 
 
 def sinkhorn_plans(cost: Tensor, regularisation: float, *, tolerance: float = 1e-4, max_steps: int = 1000) -> Tensor:
