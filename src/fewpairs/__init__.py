@@ -6,15 +6,10 @@
 Start at `estimators`, follow it to `plans`; ARCHITECTURE.md has the map.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from fewpairs.checks import Unpaired
 from fewpairs.data import Samples, split_frame
 from fewpairs.estimators import MixtureTranslator, load
 
 __all__ = ["MixtureTranslator", "Samples", "Unpaired", "load", "split_frame"]
 
-try:
-    __version__ = version("fewpairs")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0+source"
+__version__ = "0.1.0"
