@@ -26,7 +26,7 @@ from fewpairs.smoothing import NoiseSmoothing
 from fewpairs.starts import fit_mixture
 from fewpairs.training import Settings, train
 
-N_STEPS = 30
+N_STEPS = 300
 
 
 def milliseconds_a_step(samples: Samples, n_members: int, device: str) -> float:
@@ -43,6 +43,7 @@ def milliseconds_a_step(samples: Samples, n_members: int, device: str) -> float:
         potential_learning_rate=3e-2,
         one_cycle=True,
         batch_size=256,
+        pairs_batch_size=1024,
         max_steps=N_STEPS,
         max_grad_norm=10.0,
         n_looks=1,
@@ -68,10 +69,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, nargs="+", default=[5, 50, 500])
     parser.add_argument("--no-fit", action="store_true", help="leave out the default fits")
+    parser.add_argument("--devices", nargs="+", choices=["cpu", "cuda"], help="those that are there, if not given")
     options = parser.parse_args()
     console = Console(width=120)
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    names = [f"cpu ({torch.get_num_threads()} threads)", *([torch.cuda.get_device_name()] if len(devices) > 1 else [])]
+    devices = options.devices or ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    of_device = {"cpu": lambda: f"cpu ({torch.get_num_threads()} threads)", "cuda": torch.cuda.get_device_name}
+    names = [of_device[device]() for device in devices]
     console.print(
         f"{datetime.date.today()}, fewpairs {fewpairs.__version__}, torch {torch.__version__}, {', '.join(names)}"
     )

@@ -7,7 +7,7 @@ from fewpairs import products
 from fewpairs.potentials import DiagonalAtoms, FullAtoms
 from fewpairs.products import logsumexp_product, with_one
 
-FEATURES = {"with one": (with_one, 5), "diagonal": (DiagonalAtoms.features, 9), "full": (FullAtoms.features, 15)}
+FEATURES = {"with one": (with_one, 5), "diagonal": (DiagonalAtoms.features, 9), "full": (FullAtoms.features, 21)}
 
 
 @pytest.mark.parametrize("block", [7, 64, 2**18])

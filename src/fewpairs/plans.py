@@ -8,6 +8,7 @@ and p(y|x) is a mixture of M·N Gaussians with weights z_mn/Z, means b_n + B_n a
 learnt lives in `objectives` and `training`. An `EnsemblePlan` averages the densities of several plans.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ class MixturePlan(nn.Module):
         log_v, a = self.cost.slopes(source)
         log_share = -log_partition(log_v, a, self.potential.atoms())
         if source_weight is None:
-            log_share = log_share - torch.tensor(len(source)).to(y).log()
+            log_share = log_share - math.log(len(source))
         else:
             least = torch.finfo(y.dtype).tiny  # a weight of zero must stay finite as a logarithm
             log_share = log_share + (source_weight / source_weight.sum()).clamp(min=least).log()

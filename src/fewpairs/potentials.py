@@ -117,20 +117,23 @@ class FullAtoms(NamedTuple):
 
     @staticmethod
     def features(u: Tensor) -> Tensor:
-        i, j = torch.triu_indices(u.shape[-1], u.shape[-1], device=u.device)
-        return with_one(torch.cat([u[..., i] * u[..., j], u], dim=-1))
+        # All products, each u_i u_j twice: picking the upper triangle would halve them, but its gradient is a scatter.
+        products = (u.unsqueeze(-1) * u.unsqueeze(-2)).flatten(-2)
+        return with_one(torch.cat([products, u], dim=-1))
 
     def tilt_columns(self) -> Tensor:
-        return torch.cat([_half_quadratic(self.B), self.b, self.log_w.unsqueeze(-1)], dim=-1)
+        return torch.cat([self.B.flatten(-2) / 2, self.b, self.log_w.unsqueeze(-1)], dim=-1)
 
     def density_columns(self) -> Tensor:
-        cholesky = torch.linalg.cholesky(self.B)
-        precision = torch.cholesky_inverse(cholesky)
+        cholesky = _cholesky(self.B)
+        eye = torch.eye(self.B.shape[-1], dtype=self.B.dtype, device=self.B.device)
+        inverse = torch.linalg.solve_triangular(cholesky, eye, upper=False)
+        precision = inverse.mT @ inverse
         natural_mean = (precision @ self.b.unsqueeze(-1)).squeeze(-1)
         log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         dim_y = self.b.shape[-1]
         constant = self.log_w - ((self.b * natural_mean).sum(-1) + log_det + dim_y * math.log(2 * math.pi)) / 2
-        return torch.cat([-_half_quadratic(precision), natural_mean, constant.unsqueeze(-1)], dim=-1)
+        return torch.cat([-precision.flatten(-2) / 2, natural_mean, constant.unsqueeze(-1)], dim=-1)
 
     def variances(self) -> Tensor:
         return self.B.diagonal(dim1=-2, dim2=-1)
@@ -145,17 +148,17 @@ class FullAtoms(NamedTuple):
         return pooled.flatten(-2) @ self.B.mT.flatten(0, 1)
 
     def scale_noise(self, noise: Tensor, atom: Tensor) -> Tensor:
-        return _times_chosen(torch.linalg.cholesky(self.B), noise, atom)
+        return _times_chosen(_cholesky(self.B), noise, atom)
 
 
 Atoms = DiagonalAtoms | FullAtoms
 ATOMS: dict[str, type[DiagonalAtoms] | type[FullAtoms]] = {"diagonal": DiagonalAtoms, "full": FullAtoms}
 
 
-def _half_quadratic(matrices: Tensor) -> Tensor:
-    """½ uᵀAu as coefficients of u_i u_j, i ≤ j: the diagonal halved, the off-diagonal whole."""
-    i, j = torch.triu_indices(matrices.shape[-1], matrices.shape[-1], device=matrices.device)
-    return matrices[..., i, j] * torch.where(i == j, 0.5, 1.0).to(matrices)
+def _cholesky(matrices: Tensor) -> Tensor:
+    """Lower factors; NaN where there is none. Not `torch.linalg.cholesky`: it waits for the device to tell of failures."""
+    factor, failure = torch.linalg.cholesky_ex(matrices)
+    return torch.where((failure > 0).unsqueeze(-1).unsqueeze(-1), math.nan, factor)
 
 
 def _times_chosen(matrices: Tensor, vectors: Tensor, atom: Tensor) -> Tensor:
