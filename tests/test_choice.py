@@ -46,7 +46,12 @@ def make_maker(n_pairs: int = 60, n_folds: int = 3, shift: float = 0.0) -> Maker
         samples=replace(samples, **moved),
         folds=folds,
         settings=Settings(
-            learning_rate=0.03, potential_learning_rate=0.03, one_cycle=True, batch_size=32, max_steps=10
+            learning_rate=0.03,
+            potential_learning_rate=0.03,
+            one_cycle=True,
+            batch_size=32,
+            pairs_batch_size=32,
+            max_steps=10,
         ),
         n_slopes=2,
         n_atoms=3,

@@ -28,6 +28,7 @@ def settings(**changes) -> Settings:
         potential_learning_rate=1e-2,
         one_cycle=True,
         batch_size=32,
+        pairs_batch_size=32,
         max_steps=60,
     )
     return Settings(**{**base, **changes})
@@ -233,9 +234,9 @@ def test_a_minibatch_has_no_weight_on_what_its_fold_holds_out(
     numbered = Samples(
         torch.arange(60.0)[:, None], 2 * torch.arange(60.0)[:, None], *[torch.arange(120.0)[:, None]] * 2
     )
-    dealer = Dealer(numbered, batch_size, generator)
+    dealer = Dealer(numbered, settings(batch_size=batch_size, pairs_batch_size=batch_size), generator)
     for _ in range(10):
-        batch = dealer.deal(folds, 2 * N_FOLDS)
+        batch = dealer.deal(dealer.hands(N_FOLDS), folds, 2 * N_FOLDS)
         assert torch.equal(batch.pairs_y, 2 * batch.pairs_x)  # pairs stay together
         for rows, weight, of_row in (
             (batch.pairs_x, batch.pairs_weight, folds.pairs),
@@ -250,6 +251,13 @@ def test_a_minibatch_has_no_weight_on_what_its_fold_holds_out(
 
 def in_batches(samples: Samples, n_members: int) -> Samples:
     return Samples(**{name: part.expand(n_members, *part.shape) for name, part in vars(samples).items()})
+
+
+@pytest.mark.parametrize("n_pairs, n_rows", [(60, 240), (300, 900), (1024, 1024), (1500, 1500)])
+def test_pairs_are_copied_only_while_they_are_few(n_pairs: int, n_rows: int, generator: torch.Generator) -> None:
+    x = torch.zeros(n_pairs, 1)
+    smoothed = NoiseSmoothing(0.3).smooth(in_batches(Samples.gather(x, x), 2), 2, generator)
+    assert smoothed.pairs_x.shape[1] == n_rows
 
 
 def test_noise_moves_x_and_nothing_else(samples: Samples, generator: torch.Generator) -> None:

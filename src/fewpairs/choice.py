@@ -18,29 +18,22 @@ from torch import Tensor
 from fewpairs.makers import FLOORS, Candidate, Maker, Trial
 from fewpairs.plans import EnsemblePlan, MixturePlan
 
-__all__ = ["MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "resume"]
+__all__ = ["MANY_PAIRS", "MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "resume"]
 
 Wishes = dict[str, tuple[Any, ...]]
 
-# The rungs of each knob that the search may stand on, from rough to smooth. It begins at those in `BEGIN`.
+# The rungs of each knob that the search may stand on, from rough to smooth.
 RUNGS: Wishes = {
-    "hidden": ((16, 16), ()),
+    "hidden": ((64, 64), (16, 16), ()),
     "covariance": ("full", "diagonal"),
     "unpaired_weight": (0.3, 1.0, 3.0, 10.0),
     "smoothing": (0.0, 0.05, 0.1, 0.2, 0.4, 0.8),
     "adversarial": (0.0, 0.15, 0.3),
     "variance_floor": FLOORS,
 }
-BEGIN = {
-    "hidden": (),
-    "covariance": "full",
-    "unpaired_weight": 3.0,
-    "smoothing": 0.2,
-    "adversarial": 0.0,
-    "variance_floor": 0.01,
-}
 SHAPES = ("hidden", "covariance")
 MOST_OUTPUTS_FULL = 16  # full atoms hold the square of it each: beyond, "auto" keeps to diagonal ones
+MANY_PAIRS = 1000  # from here on "auto" tries the widest network too: fewer pairs cannot fill it
 
 PAIRS_TO_SEARCH = 75  # held-out pairs that a short trial is judged by: more folds than it takes are not trained
 SEARCH_PART = 0.3  # the steps of a short trial, as a part of a full one …
@@ -124,16 +117,28 @@ def resume(maker: Maker, candidates: Sequence[Candidate], members: Sequence[list
     return _settle(maker, trials, [], list(dict.fromkeys(candidate.objective for candidate in candidates)), ended)
 
 
+def _begin(n_pairs: int) -> dict[str, Any]:
+    """Where the search begins: good settings for some hundred pairs; more of them need less smoothing, less of a floor, and
+    less of the unpaired rows."""
+    plenty = max(n_pairs / 128, 1.0)
+    return {
+        "hidden": (),
+        "covariance": "full",
+        "unpaired_weight": 3.0 / plenty**0.25,
+        "smoothing": 0.2 / plenty**0.5,
+        "adversarial": 0.0,
+        "variance_floor": 0.01 / plenty**0.5,
+    }
+
+
 class _Search:
     """Short trials of one objective: shapes first, then the rungs around the best, then their combinations."""
 
     def __init__(self, maker: Maker, wishes: Wishes, objective: str, trials: list[Trial], n_rounds: int) -> None:
         self.maker, self.wishes, self.objective, self.trials, self.n_rounds = maker, wishes, objective, trials, n_rounds
         self.n_folds = maker.folds.enough_for(PAIRS_TO_SEARCH)
-        self.begin = Candidate(
-            objective,
-            **{knob: self._nearest(knob, BEGIN[knob]) for knob in wishes},
-        )
+        begin = _begin(len(maker.folds.pairs))
+        self.begin = Candidate(objective, **{knob: self._nearest(knob, begin[knob]) for knob in wishes})
 
     def run(self, progress: float, progress_part: float, time_part: float) -> bool:
         """Runs all rounds. Says whether it was interrupted."""

@@ -22,7 +22,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from fewpairs.choice import MOST_OUTPUTS_FULL, RUNGS, Choice, choose, resume
+from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, resume
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import Translator
@@ -105,7 +105,8 @@ class MixtureTranslator(Translator):
         learning_rate: Adam's step size; its peak under the one-cycle schedule.
         potential_learning_rate: The same for the potential; None is the same.
         one_cycle: Whether the step size rises and falls once over the fit, or stays constant.
-        batch_size: The rows of source, target and pairs in a step.
+        batch_size: The rows of source and of target in a step.
+        pairs_batch_size: The pairs in a step.
         max_grad_norm: Longer gradients are shortened to it; None leaves them.
         dtype: "float32" or "float64", in training. What is read off a fitted model is computed in float64.
         device: "auto" takes a CUDA device if there is one, or name one.
@@ -168,6 +169,7 @@ class MixtureTranslator(Translator):
         "potential_learning_rate": [Interval(Real, 0, None, closed="neither"), None],
         "one_cycle": ["boolean"],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "pairs_batch_size": [Interval(Integral, 1, None, closed="left")],
         "max_grad_norm": [Interval(Real, 0, None, closed="neither"), None],
         "dtype": [StrOptions(set(DTYPES))],
         "device": [str],
@@ -202,6 +204,7 @@ class MixtureTranslator(Translator):
         potential_learning_rate: float | None = None,
         one_cycle: bool = True,
         batch_size: int = 256,
+        pairs_batch_size: int = 1024,
         max_grad_norm: float | None = 10.0,
         dtype: Literal["float32", "float64"] = "float32",
         device: str = "auto",
@@ -232,6 +235,7 @@ class MixtureTranslator(Translator):
         self.potential_learning_rate = potential_learning_rate
         self.one_cycle = one_cycle
         self.batch_size = batch_size
+        self.pairs_batch_size = pairs_batch_size
         self.max_grad_norm = max_grad_norm
         self.dtype = dtype
         self.device = device
@@ -377,13 +381,14 @@ class MixtureTranslator(Translator):
     def _maker(
         self, samples: Samples, folds: Folds, random: np.random.RandomState, clock: Clock, on_step: Any
     ) -> Maker:
-        usual = round(400 * float(np.clip((self.n_pairs_ / 512) ** 0.25, 1, 3)))
+        usual = round(400 * float(np.clip((self.n_pairs_ / 512) ** 0.4, 1, 5)))
         longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
         settings = Settings(
             learning_rate=self.learning_rate,
             potential_learning_rate=self.potential_learning_rate or self.learning_rate,
             one_cycle=self.one_cycle,
             batch_size=self.batch_size,
+            pairs_batch_size=self.pairs_batch_size,
             max_steps=longest if self.max_steps == "auto" else self.max_steps,
             max_grad_norm=self.max_grad_norm,
         )
@@ -411,6 +416,8 @@ class MixtureTranslator(Translator):
         wishes = dict(RUNGS)
         if self.n_outputs_ > MOST_OUTPUTS_FULL:
             wishes["covariance"] = ("diagonal",)
+        if self.n_pairs_ < MANY_PAIRS:
+            wishes["hidden"] = wishes["hidden"][1:]
         for name in wishes:
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):

@@ -118,7 +118,7 @@ class Maker:
     def __post_init__(self) -> None:
         self._starts: dict[str, list[Start]] = {}
         self._n_atoms_of_kind: dict[str, int] = {}
-        self._dealer = Dealer(self.samples, self.settings.batch_size, self.generator)
+        self._dealer = Dealer(self.samples, self.settings, self.generator)
         self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
         self.weight = self.samples.pairs_weight.cpu().double()
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)

@@ -28,6 +28,7 @@ PAPER: dict[str, Any] = {
     "one_cycle": False,
     "max_grad_norm": None,
     "batch_size": 128,
+    "pairs_batch_size": 128,
     "max_steps": 25_000,
 }
 RECIPES: dict[str, dict[str, Any]] = {

@@ -48,19 +48,22 @@ class NoiseSmoothing(NoSmoothing):
 
     Arguments:
         std: The standard deviation of the noise.
-        n_copies: How often each pair appears in a step, each time with noise of its own: pairs are few and their
-            gradients noisy.
+        n_copies: How often each pair appears in a step, each time with noise of its own, where pairs are few and their
+            gradients noisy …
+        most_rows: … but no more of them than make so many rows.
     """
 
     std: float | Tensor
     n_copies: int = 4
+    most_rows: int = 1024
 
     def smooth(self, samples: Samples, n_folds: int, generator: torch.Generator | None = None) -> Samples:
+        n_copies = max(min(self.n_copies, self.most_rows // samples.pairs_x.shape[1]), 1)
         return replace(
             samples,
-            pairs_x=self._shake(samples.pairs_x.repeat(1, self.n_copies, 1), n_folds, generator),
-            pairs_y=samples.pairs_y.repeat(1, self.n_copies, 1),
-            pairs_weight=samples.pairs_weight.repeat(1, self.n_copies),
+            pairs_x=self._shake(samples.pairs_x.repeat(1, n_copies, 1), n_folds, generator),
+            pairs_y=samples.pairs_y.repeat(1, n_copies, 1),
+            pairs_weight=samples.pairs_weight.repeat(1, n_copies),
             source=self._shake(samples.source, n_folds, generator),
         )
 
@@ -78,7 +81,7 @@ class AdversarialSmoothing(NoiseSmoothing):
 
     Arguments:
         std: The standard deviation of the noise.
-        n_copies: See `NoiseSmoothing`.
+        n_copies, most_rows: See `NoiseSmoothing`.
         radius: The length of r, as a part of √dim_x.
         weight: The weight of the penalty.
     """
@@ -128,7 +131,8 @@ def _unit(vectors: Tensor) -> Tensor:
 
 def _column(strength: float | Tensor, like: Tensor) -> Tensor:
     """A strength, or one for each member, that multiplies (members, rows, columns)."""
-    return torch.as_tensor(strength, dtype=like.dtype, device=like.device).reshape(-1, 1, 1)
+    strength = strength if isinstance(strength, Tensor) else like.new_full((1,), strength)
+    return strength.to(like).reshape(-1, 1, 1)
 
 
 def _noise_like(x: Tensor, n_folds: int, generator: torch.Generator | None) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
+from fewpairs.graphs import Graphed
 from fewpairs.plans import MixturePlan
 from fewpairs.populations import Population
 from fewpairs.smoothing import Smoothing
@@ -34,7 +35,8 @@ class Settings:
         learning_rate: Adam's step size for the cost; the peak of it under the one-cycle schedule.
         potential_learning_rate: The same for the potential.
         one_cycle: Whether the step size rises over the first third and then falls to nearly nothing, or stays as it is.
-        batch_size: The rows of source, of target and of pairs in a step.
+        batch_size: The rows of source and of target in a step.
+        pairs_batch_size: The pairs in a step. They cost less: unpaired rows meet each other, pairs do not.
         max_steps: The steps at the most.
         time_budget: The seconds at the most. The schedule fits itself into whichever bound is nearer.
         max_grad_norm: Longer gradients are shortened to it; None leaves them.
@@ -45,6 +47,7 @@ class Settings:
     potential_learning_rate: float
     one_cycle: bool
     batch_size: int
+    pairs_batch_size: int
     max_steps: int
     time_budget: float | None = None
     max_grad_norm: float | None = None
@@ -106,9 +109,22 @@ def train(
         {"params": of_cost, "peak": settings.learning_rate},
         {"params": of_potential, "peak": settings.potential_learning_rate},
     ]
-    optimizer = torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)
-    dealer = dealer or Dealer(samples, settings.batch_size, generator)
+    dealer = dealer or Dealer(samples, settings, generator)
     seen_by = folds.to(samples.source.device)
+    is_cuda = samples.source.is_cuda
+    rate: Any = torch.zeros((), device=samples.source.device) if is_cuda else 0.0  # a graph reads it from its place
+    optimizer = torch.optim.Adam(groups, lr=rate, fused=True, capturable=is_cuda)
+
+    def take_step(*hands: Tensor) -> tuple[Tensor, Tensor]:
+        batch = smoothing.smooth(dealer.deal(hands, seen_by, len(population)), folds.n_folds, generator)
+        optimizer.zero_grad(set_to_none=True)
+        losses = population(partial(_evaluate, objective), vars(batch), dict(traits or {}))
+        (losses + smoothing.penalty(population, batch, generator)).sum().backward()
+        is_finite = _tame([*of_cost, *of_potential], losses, settings.max_grad_norm)
+        optimizer.step()
+        return losses.detach(), is_finite
+
+    step_with = Graphed(take_step, generator) if is_cuda else take_step
     watch = _Watch(population, samples, folds)
     outcome = watch.outcome
     start = time.perf_counter()
@@ -125,20 +141,13 @@ def train(
             if done >= 1:
                 outcome.ended = "out of time"
                 break
-            for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * (_one_cycle(done) if settings.one_cycle else 1.0)
-
-            batch = smoothing.smooth(dealer.deal(seen_by, len(population)), folds.n_folds, generator)
-            optimizer.zero_grad(set_to_none=True)
-            losses = population(partial(_evaluate, objective), vars(batch), dict(traits or {}))
-            (losses + smoothing.penalty(population, batch, generator)).sum().backward()
-            is_finite = _tame([*of_cost, *of_potential], losses, settings.max_grad_norm)
-            optimizer.step()
+            _set_rates(optimizer, _one_cycle(done) if settings.one_cycle else 1.0)
+            losses, is_finite = step_with(*dealer.hands(folds.n_folds))
             skipped = torch.where(is_finite, 0, skipped + 1)
             step += 1
             if step % look_every == 0 or done >= next_look:
                 next_look = done + 1 / settings.n_looks
-                watch.look(step, losses.detach(), time.perf_counter() - start)
+                watch.look(step, losses, time.perf_counter() - start)
                 if bool((skipped >= MAX_SKIPPED).all()):
                     outcome.ended = "diverged"
                     break
@@ -146,7 +155,7 @@ def train(
     except KeyboardInterrupt:
         outcome.ended = "interrupted"
     if outcome.steps[-1] != step:
-        watch.look(step, losses.detach(), time.perf_counter() - start)
+        watch.look(step, losses, time.perf_counter() - start)
     watch.restore()
     return outcome
 
@@ -190,15 +199,19 @@ class Dealer:
     Rows are dealt like cards, every row once before any comes again, so that training sees all of them.
     """
 
-    def __init__(self, samples: Samples, batch_size: int, generator: torch.Generator | None) -> None:
-        self.samples, self.batch_size = samples, batch_size
-        sizes = (len(samples.pairs_x), len(samples.source), len(samples.target))
-        self.decks = [_Deck(size, samples.source.device, generator) for size in sizes]
+    def __init__(self, samples: Samples, settings: Settings, generator: torch.Generator | None) -> None:
+        self.samples = samples
+        self.sizes = (settings.pairs_batch_size, settings.batch_size, settings.batch_size)
+        n_rows = (len(samples.pairs_x), len(samples.source), len(samples.target))
+        self.decks = [_Deck(n, samples.source.device, generator) for n in n_rows]
 
-    def deal(self, folds: Folds, n_members: int) -> Samples:
+    def hands(self, n_folds: int) -> tuple[Tensor, ...]:
+        """The numbers of the next rows of pairs, source and target, (n_folds, rows) each."""
+        return tuple(deck.deal(n_folds, size) for deck, size in zip(self.decks, self.sizes, strict=True))
+
+    def deal(self, hands: tuple[Tensor, ...], folds: Folds, n_members: int) -> Samples:
         """A minibatch with a leading axis of members; a row that a member must not see has weight zero."""
-        some = self.samples
-        p, q, r = (deck.deal(folds.n_folds, self.batch_size) for deck in self.decks)
+        some, (p, q, r) = self.samples, hands
         fold = torch.arange(folds.n_folds, device=some.source.device).unsqueeze(1)
         parts = {
             "pairs_x": some.pairs_x[p],
@@ -261,6 +274,15 @@ class _Watch:
 
     def restore(self) -> None:
         self.population.set_state(self.best)
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, part: float) -> None:
+    """Sets the step size of each group to this part of its peak."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(part * group["peak"])
+        else:
+            group["lr"] = part * group["peak"]
 
 
 def _one_cycle(done: float) -> float:
