@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow check format bench results battery clean
+.PHONY: help demo test test-slow check format bench results battery swiss-roll clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ results: $(VENV)/installed  ## The accuracy table of the README: five draws of t
 
 battery: $(VENV)/installed  ## Two hundred awkward problems against two yardsticks (hours; goes on where it was stopped)
 	$(BIN)/python benchmarks/battery.py
+
+swiss-roll: $(VENV)/installed  ## The paper's Swiss-roll study: results/swiss-roll/report.html (hours on two cores; goes on where it was stopped)
+	$(BIN)/fewpairs reproduce swiss-roll
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache

@@ -12,6 +12,8 @@ import fewpairs
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+reproduce = typer.Typer(no_args_is_help=True, help="Run a study of the paper: tables, figures and one page.")
+app.add_typer(reproduce, name="reproduce")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -45,3 +47,29 @@ def demo(
         table.add_row(*row.cells())
     console.print(table)
     console.print(f"The learnt conditionals beside the true ones: {folder / 'report.html'}")
+
+
+@reproduce.command("swiss-roll")
+def swiss_roll(
+    folder: Annotated[Path, typer.Option(help="Where to write.")] = Path("results/swiss-roll"),
+    fast: Annotated[bool, typer.Option("--fast", help="Minutes instead of hours; to look, not to quote.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Seconds; whether everything runs.")] = False,
+    device: Annotated[str, typer.Option(help='"cpu" or "cuda".')] = "cpu",
+    jobs: Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)] = None,
+) -> None:
+    """The paper's main experiment and everything around it. Stopped, it goes on where it was."""
+    from fewpairs.experiments.cells import n_cores
+    from fewpairs.experiments.swiss_roll import FAST, FULL, TINY, run_study
+    from fewpairs.experiments.swiss_roll_page import write_page
+
+    console = Console(stderr=True, highlight=False)
+    scale = TINY if tiny else FAST if fast else FULL
+    try:
+        plan, outcomes = run_study(folder, scale, n_jobs=jobs or n_cores(), device=device, tell=console.print)
+    except KeyboardInterrupt:
+        console.print("Stopped. What has finished is kept: the same command goes on from there.")
+        raise typer.Exit(130) from None
+    console.print(f"The page: {write_page(folder, plan, outcomes)}")
+    if outcomes.failures:
+        console.print(f"{len(outcomes.failures)} cells failed; the page lists them.")
+        raise typer.Exit(1)

@@ -4,7 +4,8 @@
     of drawn y's against true ones energy_score, crps, pit_values
     of intervals, of densities     coverage, negative_log_likelihood
 
-Predictive samples have the shape (n_samples, rows, dim_y), as `sample` returns them; true y's (rows, dim_y).
+Clouds may be torch tensors on any device, and are compared there. Predictive samples have the shape (n_samples, rows, dim_y),
+as `sample` returns them; true y's (rows, dim_y).
 """
 
 import math
@@ -53,11 +54,11 @@ def mmd_squared(points: ArrayLike, others: ArrayLike, *, bandwidth: float | None
     """
     x, y = _points(points), _points(others)
     if bandwidth is None:
-        bandwidth = median_distance(np.concatenate([x.numpy(), y.numpy()]))
-    widths = bandwidth * torch.tensor(KERNEL_FACTORS, dtype=x.dtype)
+        bandwidth = median_distance(torch.cat([x, y]))
 
     def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         squares = torch.cdist(a, b) ** 2
+        widths = [bandwidth * factor for factor in KERNEL_FACTORS]
         return torch.stack([(-squares / (2 * width**2)).exp() for width in widths]).mean(0)
 
     n, m = len(x), len(y)
@@ -68,7 +69,7 @@ def mmd_squared(points: ArrayLike, others: ArrayLike, *, bandwidth: float | None
 
 def median_distance(points: ArrayLike) -> float:
     """The median of all positive distances between points: the central width of `mmd_squared`."""
-    distances = torch.pdist(_points(points)).numpy()
+    distances = torch.pdist(_points(points)).cpu().numpy()
     if not distances.any():
         raise ValueError("All points are the same: there is no median distance. Pass a bandwidth.")
     return float(np.median(distances[distances > 0]))
@@ -140,7 +141,7 @@ def _library(name: str) -> ModuleType:
 
 
 def _points(points: ArrayLike) -> torch.Tensor:
-    points = torch.as_tensor(np.asarray(points), dtype=torch.float64)
+    points = (points if isinstance(points, torch.Tensor) else torch.as_tensor(np.asarray(points))).double()
     points = points.unsqueeze(-1) if points.ndim == 1 else points
     if points.ndim != 2 or len(points) < 2:
         raise ValueError(

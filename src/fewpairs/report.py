@@ -4,12 +4,13 @@ import base64
 import html
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["as_page", "as_png", "as_table"]
+__all__ = ["Entry", "as_page", "as_png", "as_table"]
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -18,6 +19,7 @@ img { max-width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; } th, td { padding: .35rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
+td small { display: block; color: #777; } details { margin-top: 2rem; } code { overflow-wrap: anywhere; }
 footer { color: #777; font-size: .85rem; margin-top: 2rem; }
 """
 
@@ -29,10 +31,26 @@ def as_png(figure: "Figure") -> bytes:
     return buffer.getvalue()
 
 
-def as_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+@dataclass(frozen=True)
+class Entry:
+    """What stands in one place of a table: a text, a small note below it, and whether it is the best of its column."""
+
+    text: str
+    note: str = ""
+    is_best: bool = False
+
+    def as_html(self) -> str:
+        text = html.escape(self.text)
+        note = f"<small>{html.escape(self.note)}</small>" if self.note else ""
+        return (f"<strong>{text}</strong>" if self.is_best else text) + note
+
+
+def as_table(header: Sequence[str], rows: Sequence[Sequence[str | Entry]]) -> str:
     """A table as HTML."""
     lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in header)]
-    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    for row in rows:
+        entries = (cell if isinstance(cell, Entry) else Entry(cell) for cell in row)
+        lines.append("".join(f"<td>{entry.as_html()}</td>" for entry in entries))
     return '<div class="wide"><table>' + "".join(f"<tr>{line}</tr>" for line in lines) + "</table></div>"
 
 

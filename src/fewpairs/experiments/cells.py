@@ -1,0 +1,242 @@
+"""Cells: the pieces of work of a study, each kept in a file of its own, so that nothing finished is ever done again.
+
+A cell is a frozen dataclass whose fields say all there is to say about the work, and a `run` that does it and returns what
+JSON can hold. Its file holds the fields, the outcome, the version of fewpairs and a checksum: a file that is cut off, damaged,
+or made by another version is noticed, and the cell is run again.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import fewpairs
+from fewpairs.files import write_atomically
+
+__all__ = ["Cell", "Outcomes", "Store", "n_cores", "run_cells"]
+
+Outcome = dict[str, Any]
+Done = tuple["Cell", Outcome | None, str]  # a cell, what it found, and if nothing, what went wrong
+
+
+@dataclass(frozen=True)
+class Cell(ABC):
+    """One piece of work. The fields of a subclass are plain values, or cells whose outcome it reads."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is called, in words that can be part of a file's name."""
+
+    @property
+    def effort(self) -> float:
+        """A guess at the seconds it takes: for the time left, and so that long cells begin first."""
+        return 1.0
+
+    @abstractmethod
+    def run(self, store: "Store", device: str) -> Outcome:
+        """Does the work; may read from the store what cells of an earlier round have left there."""
+
+    @property
+    def key(self) -> str:
+        """The name of its file: readable, and different for different work."""
+        digest = hashlib.sha256(_json(asdict(self)).encode()).hexdigest()[:10]
+        return f"{self.name}-{digest}"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of the files."""
+
+    folder: Path
+
+    def path(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.key}.json"
+
+    def write(self, cell: Cell, outcome: Outcome) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        content = _json({"cell": asdict(cell), "version": fewpairs.__version__, "outcome": outcome})
+        checksum = hashlib.sha256(content.encode()).hexdigest()
+        write_atomically(self.path(cell), f'{{"sha256": "{checksum}", "content": {content}}}\n'.encode())
+
+    def read(self, cell: Cell) -> Outcome | None:
+        """What the cell found, or None if it has not run yet or its file cannot be trusted."""
+        outcome, _ = self.look(cell)
+        return outcome
+
+    def look(self, cell: Cell) -> tuple[Outcome | None, str]:
+        """What the cell found, and if nothing can be used, what is wrong with its file ("" where there is none)."""
+        try:
+            text = self.path(cell).read_text()
+        except FileNotFoundError:
+            return None, ""
+        except UnicodeDecodeError:
+            return None, "damaged"
+        try:
+            parsed = json.loads(text)
+            checksum, content = parsed["sha256"], parsed["content"]
+            version, outcome = content["version"], content["outcome"]
+        except (ValueError, KeyError, TypeError):
+            return None, "damaged"
+        if hashlib.sha256(_json(content).encode()).hexdigest() != checksum:
+            return None, "damaged"
+        if version != fewpairs.__version__:
+            return None, f"made by fewpairs {version}"
+        return outcome, ""
+
+
+@dataclass
+class Outcomes:
+    """What the cells of a study found, and why some of them found nothing."""
+
+    of_key: dict[str, Outcome] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, cell: Cell) -> Outcome:
+        return self.of_key[cell.key]
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell.key in self.of_key
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    store: Store,
+    *,
+    n_jobs: int,
+    device: str = "cpu",
+    title: str = "",
+    tell: Callable[[str], None] = lambda text: None,
+) -> Outcomes:
+    """Runs the cells that have not been run yet, several at a time, and returns what all of them found.
+
+    A cell that fails does not stop the others. Ctrl-C stops all; what has finished is kept.
+    """
+    outcomes, todo = Outcomes(), []
+    for cell in dict.fromkeys(cells):
+        outcome, complaint = store.look(cell)
+        if outcome is None:
+            todo.append(cell)
+        else:
+            outcomes.of_key[cell.key] = outcome
+        if complaint:
+            tell(f"{store.path(cell).name}: {complaint}; it is made anew.")
+    if not todo:
+        return outcomes
+    if outcomes.of_key:
+        tell(f"{title}: {len(outcomes.of_key)} of {len(outcomes.of_key) + len(todo)} were there already.")
+    todo.sort(key=lambda cell: -cell.effort)
+    start = time.monotonic()
+    with _Bar(title, sum(cell.effort for cell in todo), len(todo), tell) as advance:
+        # One at a time in this process, with all its threads; several in processes of their own, with one thread each.
+        done = _run_here(todo, store, device) if n_jobs == 1 else _run_in_pool(todo, store, n_jobs, device)
+        for cell, outcome, failure in done:
+            if outcome is None:
+                outcomes.failures[cell.key] = failure
+                tell(f"{cell.name} failed: {failure}")
+            else:
+                outcomes.of_key[cell.key] = outcome
+            advance(cell)
+    tell(f"{title}: {len(todo)} cells in {time.monotonic() - start:.0f} s.")
+    return outcomes
+
+
+def _run_here(cells: Sequence[Cell], store: Store, device: str) -> Iterator[Done]:
+    for cell in cells:
+        try:
+            yield cell, _run_one(cell, store, device), ""
+        except Exception as error:  # told by the caller; the other cells have nothing to do with it
+            yield cell, None, f"{type(error).__name__}: {error}"
+
+
+def _run_in_pool(cells: Sequence[Cell], store: Store, n_jobs: int, device: str) -> Iterator[Done]:
+    # Spawned, not forked: a forked process must not touch CUDA, and torch's threads do not survive a fork.
+    pool = ProcessPoolExecutor(n_jobs, get_context("spawn"), initializer=_begin_worker)
+    try:
+        running: dict[Future[Outcome], Cell] = {pool.submit(_run_one, cell, store, device): cell for cell in cells}
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                cell, error = running.pop(future), future.exception()
+                if error is None:
+                    yield cell, future.result(), ""
+                else:
+                    yield cell, None, f"{type(error).__name__}: {error}"
+    except BaseException:
+        for process in list((pool._processes or {}).values()):  # they would finish their cells first, for minutes
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    torch.set_num_threads(1)
+
+
+def _run_one(cell: Cell, store: Store, device: str) -> Outcome:
+    outcome = cell.run(store, device)
+    store.write(cell, outcome)
+    return outcome
+
+
+class _Bar:
+    """A progress bar with the time left where somebody is looking, a line for each cell where nobody is."""
+
+    def __init__(self, title: str, total: float, n_cells: int, tell: Callable[[str], None]) -> None:
+        self.title, self.total, self.n_cells, self.tell = title, total, n_cells, tell
+        self.n_done = 0
+        self.progress: Progress | None = None
+
+    def __enter__(self) -> Callable[[Cell], None]:
+        if not sys.stderr.isatty():
+            return self._say
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[cells]} cells,"),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        )
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.progress.start()
+        self.task = self.progress.add_task(self.title, total=self.total, cells=f"0/{self.n_cells}")
+        return self._advance
+
+    def __exit__(self, *exception: object) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def _advance(self, cell: Cell) -> None:
+        assert self.progress is not None
+        self.n_done += 1
+        self.progress.update(self.task, advance=cell.effort, cells=f"{self.n_done}/{self.n_cells}")
+
+    def _say(self, cell: Cell) -> None:
+        self.n_done += 1
+        self.tell(f"{self.title}: {self.n_done}/{self.n_cells} {cell.name}")
+
+
+def n_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, allow_nan=True)

@@ -1,0 +1,72 @@
+"""Methods: whatever learns p(y|x) and can stand in a table, by name.
+
+A study asks this list for its rows; to be in it is to be registered:
+
+    register(Method("my method", make_my_estimator))
+
+where make_my_estimator(random_state=…, device=…, effort=…) returns an estimator with `fit`, `sample` and, if it has a density,
+`score_samples`. An effort below one asks for that part of the usual training.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from fewpairs.estimators import MixtureTranslator
+from fewpairs.faces import Translator
+from fewpairs.recipes import RECIPES
+
+__all__ = ["METHODS", "Method", "register"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of a table.
+
+    Attributes:
+        name: What it is called there.
+        make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
+        is_ours: Whether it is a setting of our own estimators and no baseline.
+        has_density: Whether it has a `score_samples`.
+    """
+
+    name: str
+    make: Callable[..., Translator]
+    is_ours: bool = False
+    has_density: bool = True
+
+
+_methods: dict[str, Method] = {}
+METHODS: Mapping[str, Method] = MappingProxyType(_methods)  # in the order in which they were registered
+
+
+def register(method: Method) -> None:
+    """Adds a method to every table to come."""
+    if method.name in _methods:
+        raise ValueError(f"There is a method {method.name!r} already. Give the new one a name of its own.")
+    _methods[method.name] = method
+
+
+def _ours(**settings: Any) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = MixtureTranslator(random_state=random_state, device=device, verbose=False, **settings)
+        return model if effort >= 1 else model.set_params(max_steps=max(round(400 * effort), 1))
+
+    return make
+
+
+def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        steps = max(round(RECIPES[name]["max_steps"] * effort), 1)
+        options = {"random_state": random_state, "device": device, "verbose": False, "max_steps": steps}
+        return MixtureTranslator.from_recipe(name, **options)
+
+    return make
+
+
+register(Method("fewpairs default", _ours(), is_ours=True))
+register(Method("supervised", _ours(objective="supervised"), is_ours=True))
+register(Method("paper's loss, our settings", _ours(objective="inverse_eot"), is_ours=True))
+register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_ours=True))
+register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_ours=True))

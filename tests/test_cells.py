@@ -1,0 +1,124 @@
+"""Cells: finished work is never done again, files that cannot be trusted are noticed, one failure does not stop the rest."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import fewpairs
+from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
+
+
+@dataclass(frozen=True)
+class Square(Cell):
+    """Squares a number, and leaves a mark each time it does."""
+
+    number: int
+    marks: str
+
+    @property
+    def name(self) -> str:
+        return f"square-{self.number}"
+
+    def run(self, store: Store, device: str) -> dict:
+        with open(self.marks, "a") as file:
+            file.write(f"{self.number}\n")
+        if self.number < 0:
+            raise ValueError("no negative numbers, please")
+        return {"square": self.number**2, "rough": self.number / 3}
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    path = tmp_path / "marks"
+    path.touch()
+    return path
+
+
+def runs(marks: Path) -> list[int]:
+    return sorted(int(line) for line in marks.read_text().split())
+
+
+def run(numbers: list[int], marks: Path, *, n_jobs: int = 1, **options) -> Outcomes:
+    cells = [Square(number, str(marks)) for number in numbers]
+    return run_cells(cells, Store(marks.parent / "cells"), n_jobs=n_jobs, **options)
+
+
+def test_finished_cells_are_not_run_again(marks: Path) -> None:
+    first = run([1, 2], marks)
+    second = run([1, 2, 3, 3], marks)
+    assert runs(marks) == [1, 2, 3]  # once each, the repeated cell included
+    for outcomes, number in ((first, 2), (second, 2), (second, 3)):
+        assert outcomes[Square(number, str(marks))] == {
+            "square": number**2,
+            "rough": number / 3,
+        }  # numbers to the last bit
+
+
+@pytest.mark.parametrize(
+    "damage",
+    {
+        "cut off": lambda content: content[: len(content) // 2],
+        "empty": lambda content: b"",
+        "one digit": lambda content: content.replace(b'"square": 49', b'"square": 48'),
+        "not text": lambda content: b"\xff\xfe" + content,
+        "something else": lambda content: b"[1, 2]",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_damaged_file_is_noticed_and_made_anew(damage, marks: Path) -> None:
+    run([7], marks)
+    cell, store = Square(7, str(marks)), Store(marks.parent / "cells")
+    path = store.path(cell)
+    assert damage[1](path.read_bytes()) != path.read_bytes()
+    path.write_bytes(damage[1](path.read_bytes()))
+    assert store.read(cell) is None
+    told: list[str] = []
+    outcomes = run([7], marks, tell=told.append)
+    assert outcomes[cell]["square"] == 49 and runs(marks) == [7, 7]
+    assert any("damaged" in line for line in told)
+
+
+def test_another_version_is_made_anew(marks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run([7], marks)
+    monkeypatch.setattr(fewpairs, "__version__", "99")
+    told: list[str] = []
+    run([7], marks, tell=told.append)
+    assert runs(marks) == [7, 7] and any("made by fewpairs" in line for line in told)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_failure_is_told_and_stops_nothing(n_jobs: int, marks: Path) -> None:
+    outcomes = run([-1, 2], marks, n_jobs=n_jobs)
+    assert Square(2, str(marks)) in outcomes and Square(-1, str(marks)) not in outcomes
+    (failure,) = outcomes.failures.values()
+    assert failure == "ValueError: no negative numbers, please"
+    run([-1, 2], marks)
+    assert runs(marks) == [-1, -1, 2]  # what failed is tried again
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_an_interruption_keeps_what_has_finished(n_jobs: int, marks: Path) -> None:
+    def interrupt(line: str) -> None:
+        if "1/3" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([1, 2, 3], marks, n_jobs=n_jobs, tell=interrupt)
+    kept = len(list((marks.parent / "cells").glob("*.json")))
+    assert kept >= 1
+    outcomes = run([1, 2, 3], marks)
+    assert len(outcomes.of_key) == 3
+    assert len(runs(marks)) <= 3 + 3 - kept  # at the worst, what was under way is begun a second time
+
+
+def test_the_file_says_what_was_done(marks: Path) -> None:
+    run([5], marks)
+    content = json.loads(next((marks.parent / "cells").glob("square-5-*.json")).read_text())["content"]
+    assert content["cell"]["number"] == 5 and content["version"] == fewpairs.__version__
+
+
+def test_different_work_has_different_files() -> None:
+    assert Square(1, "a").key != Square(1, "b").key != Square(2, "b").key
+    assert Square(1, "a").key == Square(1, "a").key

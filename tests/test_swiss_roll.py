@@ -1,0 +1,137 @@
+"""The Swiss-roll study: the page says what the cells found, no more and no less."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fewpairs.cli import app
+from fewpairs.experiments import swiss_roll_page
+from fewpairs.experiments.cells import Outcomes, Store
+from fewpairs.experiments.swiss_roll import ANALYTIC, FULL, OURS, ROLL, TINY, Draw, Fit, Plan, Truth, run_study
+from fewpairs.methods import METHODS, Method, register
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcomes]:
+    """The smallest study there is, run once by the command."""
+    folder = tmp_path_factory.mktemp("study")
+    result = CliRunner().invoke(app, ["reproduce", "swiss-roll", "--tiny", "--jobs", "1", "--folder", str(folder)])
+    assert result.exit_code == 0, result.output
+    plan, outcomes = run_study(folder, TINY, n_jobs=1)  # everything is there already
+    return folder, plan, outcomes
+
+
+def test_every_cell_was_run_and_is_finite(study: tuple[Path, Plan, Outcomes]) -> None:
+    _, plan, outcomes = study
+    assert not outcomes.failures
+    for fit in plan.fits():
+        numbers = [value for value in outcomes[fit].values() if isinstance(value, float)]
+        assert len(numbers) >= 2 and np.isfinite(numbers).all()
+
+
+def test_the_page_shows_every_method_and_section(study: tuple[Path, Plan, Outcomes]) -> None:
+    folder, _, _ = study
+    page = (folder / "report.html").read_text()
+    for method in METHODS:
+        assert method.replace("'", "&#x27;") in page
+    for title in (
+        "With and without unpaired rows",
+        "How many pairs",
+        "slopes M",
+        "runs away",
+        "How each number was made",
+    ):
+        assert title in page
+    assert "not the study" in page  # a tiny run must not be taken for the full one
+    figures = {path.stem for path in (folder / "figures").glob("*.png")}
+    assert figures == {"mappings-roll-24", "mappings-analytic-24", "pairs", "grid-ours", "grid-paper", "runaway"}
+
+
+def test_the_numbers_are_those_of_the_cells(study: tuple[Path, Plan, Outcomes]) -> None:
+    folder, plan, outcomes = study
+    tables = json.loads((folder / "results.json").read_text())["tables"]
+    for table in tables[:2]:
+        for method, fits in plan.main(table["problem"], table["P"], table["Q"]).items():
+            assert table["rows"][method]["nll"] == [outcomes[fit]["nll"] for fit in fits]
+    assert "kl" in tables[1]["rows"][OURS] and "kl" not in tables[0]["rows"][OURS]
+
+
+def test_a_cell_can_be_repeated_bit_for_bit(study: tuple[Path, Plan, Outcomes]) -> None:
+    folder, plan, outcomes = study
+    fit = plan.main(ANALYTIC, 24, 40)["EBiEOT-GMM, the paper's text"][0]
+    again = fit.run(Store(folder / "cells" / "tiny"), "cpu")
+    assert {**again, "seconds": 0} == {**outcomes[fit], "seconds": 0}
+
+
+def test_the_plan_is_the_issue_s() -> None:
+    plan = Plan(FULL)
+    assert FULL.sizes == ((128, 1024), (16_000, 16_000)) and FULL.n_points == 30 and FULL.n_draws == 1024
+    assert {key[1:] for key in plan.ablation()} == {(q, r) for q in (0, 1024) for r in (0, 1024)}
+    assert {key[1:] for key in plan.grid()} == {(m, n) for m in (8, 16, 32, 64) for n in (8, 16, 32, 64)}
+    # What sections have in common is run once: the sweep at 128 pairs is in the main table.
+    assert set(plan.sweep()[OURS, 128]) <= set(plan.main(ROLL, 128, 1024)[OURS])
+    assert set(plan.ablation()[OURS, 1024, 1024]) == set(plan.main(ROLL, 128, 1024)[OURS])
+
+
+def test_a_registered_method_is_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fewpairs import methods
+
+    monkeypatch.setattr(methods, "_methods", dict(methods._methods))
+    monkeypatch.setattr("fewpairs.experiments.swiss_roll.METHODS", methods._methods)
+    register(Method("a new one", METHODS[OURS].make))
+    assert "a new one" in Plan(TINY).main(ROLL, 24, 40)
+    with pytest.raises(ValueError, match="a new one"):
+        register(Method("a new one", METHODS[OURS].make))
+
+
+def rows(**values: list[float]) -> dict[str, list[dict[str, float]]]:
+    return {name.replace("ours", OURS): [{"nll": value} for value in column] for name, column in values.items()}
+
+
+def test_the_verdict_follows_the_numbers() -> None:
+    best = swiss_roll_page._verdict(rows(ours=[0.1, 0.2, 0.3], other=[0.5, 0.6, 0.7]))
+    assert best == f"{OURS} is the best or tied for best in NLL."
+    worse = swiss_roll_page._verdict(rows(ours=[0.5, 0.6, 0.7], other=[0.1, 0.2, 0.3]))
+    assert worse == f"{OURS} is not the best in NLL (best: other)."
+
+
+def test_a_tie_is_judged_by_differences_on_the_same_draws() -> None:
+    # The draws differ more than the methods do; of the two methods behind, one is so on every draw, the other is not.
+    table = rows(first=[0.0, 1.0, 2.0], steadily_behind=[0.1, 1.1, 2.1], level=[0.3, 0.9, 2.1])
+    assert swiss_roll_page._tied_for_best(table, "nll") == ["first", "level"]
+
+
+def test_what_unpaired_rows_are_worth_is_read_off_the_curves() -> None:
+    plan = Plan(FULL)
+    outcomes = Outcomes()
+    for (method, n_pairs), fits in plan.sweep().items():
+        for fit in fits:  # ours needs a quarter of the pairs
+            outcomes.of_key[fit.key] = {"nll": -np.log(n_pairs * (4 if method == OURS else 1))}
+    text = swiss_roll_page._worth(plan, outcomes)
+    assert "16 pairs with unpaired rows are as good as 64 without" in text
+    assert "1,024 pairs with unpaired rows are as good as 4,096 without" in text
+
+
+def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    draw, truth = Draw(ANALYTIC, 30, seed=0), Truth(ANALYTIC, 8, 2, 16)
+    for cell in (draw, truth):
+        store.write(cell, cell.run(store, "cpu"))
+    seen = {}
+
+    class Spy:
+        def set_params(self, **settings):
+            return self
+
+        def fit(self, X, y, X_unpaired=None, Y_unpaired=None):
+            seen.update(X=X, y=y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
+
+    spy = Method("spy", lambda **options: Spy(), has_density=False)
+    monkeypatch.setattr("fewpairs.experiments.swiss_roll.METHODS", {"spy": spy})
+    Fit(draw, truth, "spy", n_pairs=5, n_source=0, n_target=7, has_metrics=False).run(store, "cpu")
+    data = store.read(draw)
+    assert data is not None and seen["X"].tolist() == data["X"][:5] and seen["y"].tolist() == data["Y"][:5]
+    assert seen["X_unpaired"] is None and seen["Y_unpaired"].tolist() == data["Y_unpaired"][:7]
