@@ -1,12 +1,16 @@
 """The laws of mixture plans and their ensembles, against quadrature, the paper's mixture written out, and loops."""
 
+from functools import partial
+
 import pytest
 import reference
 import torch
 from conftest import make_plan
+from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 from fewpairs import conditionals
 from fewpairs.plans import EnsemblePlan, MixturePlan
+from fewpairs.potentials import FullAtoms
 
 
 def tilt(plan: MixturePlan, t: torch.Tensor) -> MixturePlan:
@@ -272,3 +276,19 @@ def test_a_plan_of_the_same_shape_takes_the_same_tensors(plan: MixturePlan, gene
     again.load_state_dict(plan.state_dict())
     x, y = torch.randn(2, 10, 2, dtype=torch.float64, generator=generator)
     assert torch.equal(again.log_prob(x, y), plan.log_prob(x, y))
+
+
+@pytest.mark.parametrize("n_atoms", [2, 5], ids=["fewer than outputs", "more"])
+def test_full_atoms_are_gaussians_however_they_are_summed(n_atoms: int, generator: torch.Generator) -> None:
+    """Few full atoms take another road through `products`; both must end at torch's own mixture."""
+    dim = 3
+    draw = partial(torch.randn, dtype=torch.float64, generator=generator)
+    factor = draw(n_atoms, dim, dim)
+    atoms = FullAtoms(draw(n_atoms).log_softmax(0), draw(n_atoms, dim), factor @ factor.mT + 0.1 * torch.eye(dim))
+    rows = draw(7, dim)
+    gaussians = MultivariateNormal(atoms.b, atoms.B)
+    expected = MixtureSameFamily(Categorical(logits=atoms.log_w), gaussians).log_prob(rows)
+    torch.testing.assert_close(atoms.log_density(rows), expected, atol=1e-10, rtol=0)
+    # The tilt of a Gaussian by a slope is its moment generating function.
+    moments = (rows @ atoms.b.mT) + torch.einsum("ri,nij,rj->rn", rows, atoms.B, rows) / 2
+    torch.testing.assert_close(atoms.log_tilts(rows), torch.logsumexp(moments + atoms.log_w, -1), atol=1e-10, rtol=0)

@@ -1,11 +1,13 @@
 """The blocked log-sum-exp of a product is the plain one, values and gradients, whatever the blocks."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from fewpairs import products
 from fewpairs.potentials import DiagonalAtoms, FullAtoms
-from fewpairs.products import logsumexp_product, with_one
+from fewpairs.products import logsumexp_product, logsumexp_quadratic, with_one
 
 FEATURES = {"with one": (with_one, 5), "diagonal": (DiagonalAtoms.features, 9), "full": (FullAtoms.features, 21)}
 
@@ -67,3 +69,42 @@ def test_under_vmap_it_is_the_loop(block: int, in_dims, generator: torch.Generat
         torch.autograd.grad(mapped, inputs, pull), torch.autograd.grad(looped, inputs, pull), strict=True
     ):
         torch.testing.assert_close(grad, wanted, atol=1e-10, rtol=1e-10)
+
+
+def quadratic_parts(batch: tuple[int, ...], generator: torch.Generator) -> list[torch.Tensor]:
+    draw = partial(torch.randn, dtype=torch.float64, generator=generator)
+    matrices = draw(*batch, 5, 4, 4)
+    parts = [draw(*batch, 13, 4), matrices + matrices.mT, 3 * draw(*batch, 5, 4), draw(*batch, 5)]
+    return [part.requires_grad_() for part in parts]
+
+
+def plain_quadratic(rows, matrices, vectors, constants) -> torch.Tensor:
+    logits = torch.einsum("...ni,...mij,...nj->...nm", rows, matrices, rows) / 2 + rows @ vectors.mT
+    return torch.logsumexp(logits + constants.unsqueeze(-2), dim=-1)
+
+
+@pytest.mark.parametrize("block", [7, 2**18])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_the_quadratic_form_equals_the_plain_one(block, batch, generator: torch.Generator, monkeypatch) -> None:
+    monkeypatch.setattr(products, "CPU_BLOCK", block)
+    parts = quadratic_parts(batch, generator)
+    pull = torch.randn(*batch, 13, dtype=torch.float64, generator=generator)
+    plain, value = plain_quadratic(*parts), logsumexp_quadratic(*parts)
+    torch.testing.assert_close(value, plain, atol=1e-12, rtol=1e-12)
+    for grad, wanted in zip(
+        torch.autograd.grad(value, parts, pull), torch.autograd.grad(plain, parts, pull), strict=True
+    ):
+        torch.testing.assert_close(grad, wanted, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0, 0, 0), (0, None, None, None), (None, 0, 0, 0)])
+def test_the_quadratic_form_under_vmap_is_the_loop(in_dims, generator: torch.Generator) -> None:
+    stacked = quadratic_parts((3,), generator)
+    parts = [part if dim == 0 else part[0] for part, dim in zip(stacked, in_dims, strict=True)]
+    loop = torch.stack(
+        [
+            logsumexp_quadratic(*(part[k] if dim == 0 else part for part, dim in zip(parts, in_dims, strict=True)))
+            for k in range(3)
+        ]
+    )
+    torch.testing.assert_close(torch.vmap(logsumexp_quadratic, in_dims)(*parts), loop, atol=1e-12, rtol=1e-12)

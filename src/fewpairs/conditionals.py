@@ -13,7 +13,6 @@ from torch.distributions import Distribution, constraints
 
 from fewpairs.costs import slope_cost
 from fewpairs.potentials import Atoms, log_mixture
-from fewpairs.products import logsumexp_product
 
 __all__ = ["ConditionalEnsemble", "ConditionalMixture", "log_partition"]
 
@@ -24,9 +23,9 @@ N_HALVINGS = 45
 
 
 def log_partition(log_v: Tensor, a: Tensor, atoms: Atoms) -> Tensor:
-    """log Z = log Σ_mn v_m w_n exp(½ a_mᵀB_n a_m + b_nᵀa_m): one product of features of a with columns of atoms."""
-    log_tilts = logsumexp_product(a.reshape(-1, a.shape[-1]), atoms.tilt_columns(), atoms.features)
-    return torch.logsumexp(log_v + log_tilts.reshape(log_v.shape), dim=-1)
+    """log Z = log Σ_mn v_m w_n exp(½ a_mᵀB_n a_m + b_nᵀa_m)."""
+    log_tilts = atoms.log_tilts(a.reshape(-1, a.shape[-1])).reshape(log_v.shape)
+    return torch.logsumexp(log_v + log_tilts, dim=-1)
 
 
 class ConditionalMixture(Distribution):

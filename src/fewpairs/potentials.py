@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fewpairs.products import logsumexp_product, with_one
+from fewpairs.products import logsumexp_product, logsumexp_quadratic, with_one
 
 __all__ = ["ATOMS", "DiagonalAtoms", "FullAtoms", "MixturePotential", "log_mixture"]
 
@@ -56,6 +56,14 @@ class DiagonalAtoms(NamedTuple):
 
     def tilt_columns(self) -> Tensor:
         return torch.cat([self.B / 2, self.b, self.log_w.unsqueeze(-1)], dim=-1)
+
+    def log_tilts(self, rows: Tensor) -> Tensor:
+        """log Σ_n w_n exp(½ aᵀB_n a + b_nᵀa) for every row a."""
+        return logsumexp_product(rows, self.tilt_columns(), self.features)
+
+    def log_density(self, rows: Tensor) -> Tensor:
+        """log Σ_n w_n N(y | b_n, B_n) for every row y."""
+        return logsumexp_product(rows, self.density_columns(), self.features)
 
     def density_columns(self) -> Tensor:
         constant = self.log_w - ((self.b**2 / self.B) + self.B.log() + math.log(2 * math.pi)).sum(-1) / 2
@@ -124,7 +132,24 @@ class FullAtoms(NamedTuple):
     def tilt_columns(self) -> Tensor:
         return torch.cat([self.B.flatten(-2) / 2, self.b, self.log_w.unsqueeze(-1)], dim=-1)
 
-    def density_columns(self) -> Tensor:
+    def log_tilts(self, rows: Tensor) -> Tensor:
+        if self._are_few():
+            return logsumexp_quadratic(rows, self.B, self.b, self.log_w)
+        return logsumexp_product(rows, self.tilt_columns(), self.features)
+
+    def log_density(self, rows: Tensor) -> Tensor:
+        precision, natural_mean, constant = self._natural()
+        if self._are_few():
+            return logsumexp_quadratic(rows, -precision, natural_mean, constant)
+        columns = torch.cat([-precision.flatten(-2) / 2, natural_mean, constant.unsqueeze(-1)], dim=-1)
+        return logsumexp_product(rows, columns, self.features)
+
+    def _are_few(self) -> bool:
+        """Whether N vectors of D numbers for each row are less than the D² features of it."""
+        return len(self.b) < self.b.shape[-1]
+
+    def _natural(self) -> tuple[Tensor, Tensor, Tensor]:
+        """B⁻¹, B⁻¹b and the constant of each log density."""
         cholesky = _cholesky(self.B)
         eye = torch.eye(self.B.shape[-1], dtype=self.B.dtype, device=self.B.device)
         inverse = torch.linalg.solve_triangular(cholesky, eye, upper=False)
@@ -133,7 +158,7 @@ class FullAtoms(NamedTuple):
         log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         dim_y = self.b.shape[-1]
         constant = self.log_w - ((self.b * natural_mean).sum(-1) + log_det + dim_y * math.log(2 * math.pi)) / 2
-        return torch.cat([-precision.flatten(-2) / 2, natural_mean, constant.unsqueeze(-1)], dim=-1)
+        return precision, natural_mean, constant
 
     def variances(self) -> Tensor:
         return self.B.diagonal(dim1=-2, dim2=-1)
@@ -172,8 +197,7 @@ def _times_chosen(matrices: Tensor, vectors: Tensor, atom: Tensor) -> Tensor:
 
 def log_mixture(atoms: Atoms, y: Tensor) -> Tensor:
     """log Σ_n w_n N(y | b_n, B_n): (..., D) → (...)."""
-    rows = y.reshape(-1, y.shape[-1])
-    return logsumexp_product(rows, atoms.density_columns(), atoms.features).reshape(y.shape[:-1])
+    return atoms.log_density(y.reshape(-1, y.shape[-1])).reshape(y.shape[:-1])
 
 
 class MixturePotential(nn.Module):

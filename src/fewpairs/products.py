@@ -2,7 +2,8 @@
 
 Normalisers, potentials and marginals of a mixture plan are all of this form, so this file is where its time goes. The
 sum runs block by block with a running maximum, and the backward pass recomputes each block, features included: memory
-stays linear in the number of rows and columns.
+stays linear in the number of rows and columns. Where the features are all products of two entries, and the columns are few,
+`logsumexp_quadratic` says the same with matrices and never forms the features.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["logsumexp_product", "with_one"]
+__all__ = ["logsumexp_product", "logsumexp_quadratic", "with_one"]
 
 # Entries in one block of the product. On a CPU a block should stay in the second-level cache, since four passes go over
 # it; on a GPU it should be large enough that launching the passes costs little against running them.
@@ -47,6 +48,25 @@ def logsumexp_product(rows: Tensor, columns: Tensor, features: Features = with_o
         tensor([4., 4., 4.])
     """
     return _LogSumExpProduct.apply(rows, columns, features)
+
+
+def logsumexp_quadratic(rows: Tensor, matrices: Tensor, vectors: Tensor, constants: Tensor) -> Tensor:
+    """Computes log Σ_j exp(½ rows[i]ᵀ A_j rows[i] + b_jᵀ rows[i] + c_j) for every row i.
+
+    Arguments:
+        rows: Of shape (..., n, d).
+        matrices: The A_j, symmetric, of shape (..., m, d, d).
+        vectors: The b_j, of shape (..., m, d).
+        constants: The c_j, of shape (..., m).
+
+    Returns:
+        A tensor of shape (..., n), differentiable once in all four.
+
+    Example:
+        >>> logsumexp_quadratic(torch.ones(1, 2), 2 * torch.eye(2)[None], torch.zeros(1, 2), torch.zeros(1))
+        tensor([2.])
+    """
+    return _LogSumExpQuadratic.apply(rows, matrices, vectors, constants)
 
 
 def _blocks(rows: Tensor, columns: Tensor) -> tuple[int, int]:
@@ -116,15 +136,68 @@ class _LogSumExpProduct(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], rows: Tensor, columns: Tensor, features: Features) -> Any:
-        """Under `torch.vmap` the mapped dimension becomes one more leading one: the blocks know how to deal with that."""
-        lead = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip((rows, columns), in_dims[:2], strict=True)
-        ]
-        return _LogSumExpProduct.apply(*lead, features), 0
+        return _LogSumExpProduct.apply(*_lead(info.batch_size, in_dims[:2], rows, columns), features), 0
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         rows, columns, outcome = ctx.saved_tensors
         return *_backward(rows, columns, ctx.features, outcome, grad), None
+
+
+class _LogSumExpQuadratic(torch.autograd.Function):
+    @staticmethod
+    def forward(rows: Tensor, matrices: Tensor, vectors: Tensor, constants: Tensor) -> Tensor:
+        parts = rows.split(_rows_of(rows, vectors), dim=-2)
+        return torch.cat([torch.logsumexp(_logits(part, matrices, vectors, constants)[0], -1) for part in parts], -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
+        return _LogSumExpQuadratic.apply(*_lead(info.batch_size, in_dims, *tensors)), 0
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        rows, matrices, vectors, constants, outcome = ctx.saved_tensors
+        grad_rows, (grad_matrices, grad_vectors, grad_constants) = (
+            torch.empty_like(rows),
+            [torch.zeros_like(tensor) for tensor in (matrices, vectors, constants)],
+        )
+        n_rows = _rows_of(rows, vectors)
+        for start in range(0, rows.shape[-2], n_rows):
+            here = slice(start, start + n_rows)
+            part = rows[..., here, :]
+            logits, slopes = _logits(part, matrices, vectors, constants)
+            weight = (logits - outcome[..., here].unsqueeze(-1)).exp() * grad[..., here].unsqueeze(-1)  # (..., n, m)
+            grad_rows[..., here, :] = (weight.unsqueeze(-1) * slopes).sum(-2)
+            weighted = (weight.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)  # (..., n, m · d)
+            grad_matrices += (weighted.mT @ part).unflatten(-2, vectors.shape[-2:]) / 2
+            grad_vectors += weight.mT @ part
+            grad_constants += weight.sum(-2)
+        return grad_rows, grad_matrices, grad_vectors, grad_constants
+
+
+def _logits(rows: Tensor, matrices: Tensor, vectors: Tensor, constants: Tensor) -> tuple[Tensor, Tensor]:
+    """The exponents, (..., n, m), and their slopes in the rows, A_j row + b_j, (..., n, m, d)."""
+    moved = (rows @ matrices.flatten(-3, -2).mT).unflatten(-1, vectors.shape[-2:])
+    slopes = moved + vectors.unsqueeze(-3)
+    logits = ((slopes + vectors.unsqueeze(-3)) * rows.unsqueeze(-2)).sum(-1) / 2 + constants.unsqueeze(-2)
+    return logits, slopes
+
+
+def _rows_of(rows: Tensor, vectors: Tensor) -> int:
+    """How many rows one block holds."""
+    budget = GPU_BLOCK if rows.is_cuda else CPU_BLOCK
+    return max(budget // max(math.prod(rows.shape[:-2]) * vectors.shape[-2] * vectors.shape[-1], 1), 1)
+
+
+def _lead(n_mapped: int, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
+    """Under `torch.vmap` the mapped dimension becomes one more leading one: the blocks know how to deal with that."""
+    return [
+        tensor.expand(n_mapped, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, in_dims, strict=True)
+    ]
