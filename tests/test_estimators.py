@@ -397,8 +397,9 @@ def test_whatever_is_read_off_far_away_comes_with_a_warning(read, fitted: Mixtur
     far = data.X.mean() + 100 * data.X.std()
     x = np.concatenate([data.X[:3], [[far], [-far]]])
     assert (fitted.novelty(x) > 1).tolist() == [False, False, False, True, True]
-    with pytest.warns(UserWarning, match="2 of 5 rows of X are far from every x seen in training"):
+    with pytest.warns(UserWarning, match="2 of 5 rows of X are far from every x seen in training") as caught:
         read(fitted, x)
+    assert {warning.filename for warning in caught} == {__file__}  # it points at the caller, not into fewpairs
 
 
 def test_distance_is_novelty_in_every_direction() -> None:

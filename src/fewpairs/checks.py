@@ -3,6 +3,9 @@
 scikit-learn's own validation does the common part; this room adds which column is at fault and the remedy.
 """
 
+import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,15 @@ import torch
 from sklearn.utils import check_array
 from sklearn.utils.validation import _num_samples
 
-__all__ = ["Unpaired", "as_rows", "as_weight", "column_names", "describe_unlike"]
+__all__ = ["Unpaired", "as_rows", "as_weight", "column_names", "describe_unlike", "warn_user"]
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns about the line of the user's code that called into fewpairs, through however many of our own."""
+    package, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 class Unpaired:

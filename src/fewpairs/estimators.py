@@ -8,7 +8,6 @@ plan (`plans`) in float64 and in the user's units.
 import math
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from numbers import Integral, Real
@@ -22,6 +21,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from fewpairs.checks import warn_user
 from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, resume
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
@@ -292,10 +292,9 @@ class MixtureTranslator(Translator):
         x = self._standardised(X)
         n_far = int((self.neighbourhood_(x) > 1).sum())
         if n_far:
-            warnings.warn(
+            warn_user(
                 f"{n_far} of {len(x)} rows of X are far from every x seen in training: p(y|x) is a guess there. "
                 "novelty(X) tells which (above 1 is far).",
-                stacklevel=3,
             )
         with torch.no_grad():
             return self.plan_.conditional(x.clamp(-FARTHEST, FARTHEST), self.y_scaler_.loc, self.y_scaler_.scale)
@@ -462,16 +461,14 @@ class MixtureTranslator(Translator):
         self.n_steps_ = outcome.steps[trial.best_look]
         self.ended_ = choice.ended
         if choice.ended == "interrupted":
-            warnings.warn(
+            warn_user(
                 "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that.",
-                stacklevel=4,
             )
         if choice.ended == "diverged":
-            warnings.warn(
+            warn_user(
                 f"Training met numbers that are not finite and stopped; the best model before, of step {self.n_steps_}, is "
                 "kept. A smaller learning_rate or a larger variance_floor helps.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
     def _scalers(self, samples: Samples) -> tuple[Scaler, Scaler]:

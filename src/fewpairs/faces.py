@@ -4,7 +4,6 @@ A translator supplies `fit` and the distribution of y given x (`conditional`). S
 intervals follow from that here, in the user's units and shapes.
 """
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -125,7 +124,7 @@ class Translator(RegressorMixin, BaseEstimator):
         names = self.target_names_ if name == "Y" else None if feature_names is None else list(feature_names)
         warning = checks.describe_unlike(rows, paired, name, names)
         if warning:
-            warnings.warn(warning, stacklevel=5)
+            checks.warn_user(warning)
         return _tensor(rows), _tensor(weight)
 
     def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
