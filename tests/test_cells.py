@@ -113,6 +113,31 @@ def test_an_interruption_keeps_what_has_finished(n_jobs: int, marks: Path) -> No
     assert len(runs(marks)) <= 3 + 3 - kept  # at the worst, what was under way is begun a second time
 
 
+@dataclass(frozen=True)
+class Shared(Square):
+    """Squares that are done in one go, by parity."""
+
+    @property
+    def batch(self) -> str:
+        return f"parity {self.number % 2}"
+
+    def run_batch(self, cells, store: Store, device: str) -> list[dict]:
+        with open(self.marks, "a") as file:
+            file.write(f"{len(cells)}\n")
+        return [{"square": cell.number**2} for cell in cells]
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_cells_of_a_batch_are_run_in_one_go_and_kept_apart(n_jobs: int, marks: Path) -> None:
+    store = Store(marks.parent / "cells")
+    cells = [Shared(number, str(marks)) for number in range(5)]
+    run_cells(cells[:1], store, n_jobs=1)
+    outcomes = run_cells(cells, store, n_jobs=n_jobs)
+    assert runs(marks) == [1, 2, 2]  # 0 was there already; then 2 and 4, and 1 and 3
+    for cell in cells:
+        assert outcomes[cell] == store.read(cell) == {"square": cell.number**2}
+
+
 def test_the_file_says_what_was_done(marks: Path) -> None:
     run([5], marks)
     content = json.loads(next((marks.parent / "cells").glob("square-5-*.json")).read_text())["content"]

@@ -11,12 +11,13 @@ from conftest import FIXED
 
 from fewpairs import MixtureTranslator, load
 from fewpairs.datasets import LinearGaussian, TranslationData, TwoBranches
+from fewpairs.estimators import fit_together
 
 QUICK = {**FIXED, "max_steps": 30}
 
 
-def draw(n_pairs: int = 60) -> TranslationData:
-    return TwoBranches().draw(n_pairs=n_pairs, n_source=100, n_target=120, seed=0)
+def draw(n_pairs: int = 60, seed: int = 0) -> TranslationData:
+    return TwoBranches().draw(n_pairs=n_pairs, n_source=100, n_target=120, seed=seed)
 
 
 def fit(model: MixtureTranslator, data: TranslationData) -> MixtureTranslator:
@@ -485,3 +486,35 @@ def test_one_pair_with_nearly_all_the_weight_is_survived() -> None:
     data = draw()
     model = MixtureTranslator(**{**QUICK, "max_steps": 2}).fit(data.X, data.Y, np.r_[1e9, np.ones(59)])
     assert np.isfinite(model.score(data.X, data.Y))
+
+
+@pytest.mark.parametrize("recipe", ["paper", "authors"])
+def test_fits_made_together_are_those_made_alone(recipe: str) -> None:
+    """Every member draws its rows from its own generator, so together and alone differ in rounding only."""
+    data = [draw(seed=seed) for seed in (1, 2, 3)]
+    arguments = [{"X": one.X, "y": one.Y, "X_unpaired": one.X_unpaired, "Y_unpaired": one.Y_unpaired} for one in data]
+
+    def make(seed: int) -> MixtureTranslator:
+        settings = {"random_state": seed, "max_steps": 20, "n_atoms": 6, "n_slopes": 3, "dtype": "float64"}
+        return MixtureTranslator.from_recipe(recipe, **settings, verbose=False)
+
+    together = [make(seed) for seed in range(3)]
+    fit_together(together, arguments)
+    for seed, (model, one) in enumerate(zip(together, arguments, strict=True)):
+        alone = make(seed).fit(**one)
+        np.testing.assert_allclose(
+            model.score_samples(one["X"], one["y"]), alone.score_samples(one["X"], one["y"]), atol=1e-9
+        )
+        assert model.history_["step"] == alone.history_["step"]
+
+
+def test_fits_that_leave_something_to_choose_are_not_made_together() -> None:
+    data = draw()
+    arguments = [{"X": data.X, "y": data.Y}] * 2
+    with pytest.raises(ValueError, match="leave nothing to choose"):
+        fit_together([MixtureTranslator(verbose=False)] * 2, arguments)
+    with pytest.raises(ValueError, match="differ in random_state alone"):
+        fit_together([MixtureTranslator(), MixtureTranslator(n_slopes=2)], arguments)
+    short = {"X": data.X[:-1], "y": data.Y[:-1]}
+    with pytest.raises(ValueError, match="equally many rows"):
+        fit_together([MixtureTranslator.from_recipe("paper", verbose=False)] * 2, [arguments[0], short])

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fewpairs.makers import FLOORS, Candidate, Maker, Trial
 from fewpairs.plans import EnsemblePlan, MixturePlan
+from fewpairs.training import JointDealer
 
-__all__ = ["MANY_PAIRS", "MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "resume"]
+__all__ = ["MANY_PAIRS", "MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "choose_together", "resume"]
 
 Wishes = dict[str, tuple[Any, ...]]
 
@@ -95,6 +96,27 @@ def choose(maker: Maker, wishes: Wishes, objective: str) -> Choice:
     full = maker.run(finals, seconds=maker.clock.part(0.97), title="Learning p(y|x)", progress=(0.5, 1.0))
     ended = next((trial.outcome.ended for trial in full if trial.outcome.ended != "finished"), "finished")
     return _settle(maker, full, trials, kinds, ended)
+
+
+def choose_together(makers: Sequence[Maker], wishes: Wishes, objective: str) -> list[Choice]:
+    """Trains the only candidate there is for several data sets at once, each with its own maker."""
+    if any(len(values) > 1 for values in wishes.values()) or any((maker.folds.pairs >= 0).any() for maker in makers):
+        raise ValueError("Fits can be made together if they leave nothing to choose: give every knob, and n_folds=1.")
+    limits = wishes if objective == "marginal" else {**wishes, "unpaired_weight": (0.0,)}
+    candidate = Candidate(objective, **{knob: values[0] for knob, values in limits.items()})
+    members = iter([maker.members(candidate, 1) for maker in makers])
+    trials = makers[0].run(
+        [candidate] * len(makers),
+        seconds=makers[0].clock.part(0.97),
+        title="Learning p(y|x)",
+        progress=(0.0, 1.0),
+        plans=lambda _: next(members),
+        dealer=JointDealer([maker.dealer for maker in makers]),
+    )
+    return [
+        _settle(maker, [trial], [], [objective], trial.outcome.ended)
+        for maker, trial in zip(makers, trials, strict=True)
+    ]
 
 
 def resume(maker: Maker, candidates: Sequence[Candidate], members: Sequence[list[MixturePlan]]) -> Choice:

@@ -8,7 +8,7 @@ plan (`plans`) in float64 and in the user's units.
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from fewpairs.checks import warn_user
-from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, resume
+from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, choose_together, resume
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import Translator
@@ -37,7 +37,7 @@ from fewpairs.progress import progress_bar
 from fewpairs.recipes import RECIPES
 from fewpairs.training import Settings
 
-__all__ = ["MixtureTranslator", "load"]
+__all__ = ["MixtureTranslator", "fit_together", "load"]
 
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -354,6 +354,21 @@ class MixtureTranslator(Translator):
 
     def _learn(self, samples: Samples, clock: Clock, *, has_unpaired: bool) -> None:
         is_continued = self.warm_start and hasattr(self, "plan_")
+        with progress_bar(is_on=self.verbose) as on_step:
+            maker = self._prepare(samples, clock, on_step, is_continued=is_continued)
+            if is_continued:
+                choice = resume(maker, *self._members())
+            else:
+                choice = choose(maker, self._wishes(), self._objective(has_unpaired))
+        self._keep(choice)
+
+    def _objective(self, has_unpaired: bool) -> str:
+        """Without unpaired rows, or without weight on them, the marginal objective is the supervised one."""
+        is_supervised = self.objective == "marginal" and (not has_unpaired or self.unpaired_weight == 0)
+        return "supervised" if is_supervised else self.objective
+
+    def _prepare(self, samples: Samples, clock: Clock, on_step: Any, *, is_continued: bool = False) -> Maker:
+        """Scales the data, cuts them into folds, and hands them to a maker."""
         random, device = check_random_state(self.random_state), self._device()
         self.n_pairs_ = len(samples.pairs_x)
         self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
@@ -369,13 +384,7 @@ class MixtureTranslator(Translator):
             folds = Folds.cut(samples, self.n_folds_, random, [known.get(key) for key in keys])
         self.fold_keys_, self.folds_ = torch.tensor(keys), folds.pairs
         self.neighbourhood_ = Neighbourhood.learn(samples.source, random)
-        objective = self.objective
-        if objective == "marginal" and (not has_unpaired or self.unpaired_weight == 0):
-            objective = "supervised"
-        with progress_bar(is_on=self.verbose) as on_step:
-            maker = self._maker(samples, folds, random, clock, on_step)
-            choice = resume(maker, *self._members()) if is_continued else choose(maker, self._wishes(), objective)
-        self._keep(choice)
+        return self._maker(samples, folds, random, clock, on_step)
 
     def _maker(
         self, samples: Samples, folds: Folds, random: np.random.RandomState, clock: Clock, on_step: Any
@@ -499,6 +508,31 @@ class MixtureTranslator(Translator):
 
 def _gain(gain: float, error: float) -> str:
     return f"{gain:+.3f} ± {error:.3f}"
+
+
+def fit_together(models: Sequence[MixtureTranslator], data: Sequence[Mapping[str, Any]]) -> None:
+    """Fits each model to its own data, all of them as one population: the seeds of a study for little more than one.
+
+    Each outcome is that of a fit on its own, up to rounding.
+
+    Arguments:
+        models: They differ in `random_state` alone, and leave nothing to choose: every knob is given, and n_folds is 1.
+        data: For each model the arguments of its `fit`, with equally many rows of each kind.
+    """
+    settings = [{**model.get_params(), "random_state": None} for model in models]
+    if len(models) != len(data) or any(one != settings[0] for one in settings):
+        raise ValueError("fit_together takes one set of data a model, and models that differ in random_state alone.")
+    makers = []
+    for model, arguments in zip(models, data, strict=True):
+        model._validate_params()
+        more_x, more_y = arguments.get("X_unpaired"), arguments.get("Y_unpaired")
+        samples = model._gather(arguments["X"], arguments["y"], None, more_x, more_y, None, None)
+        clock = Clock(model.time_budget, time.perf_counter())
+        makers.append(model._prepare(samples, clock, lambda title, done: None))
+    has_unpaired = any(data[0].get(name) is not None for name in ("X_unpaired", "Y_unpaired"))
+    choices = choose_together(makers, models[0]._wishes(), models[0]._objective(has_unpaired))
+    for model, choice in zip(models, choices, strict=True):
+        model._keep(choice)
 
 
 def load(path: str | os.PathLike) -> MixtureTranslator:

@@ -24,7 +24,7 @@ from fewpairs.populations import Population
 from fewpairs.potentials import log_mixture
 from fewpairs.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing, Smoothing
 from fewpairs.starts import Start, choose_n_atoms, fit_mixture, most_atoms, place_on_samples
-from fewpairs.training import Dealer, Outcome, Settings, train
+from fewpairs.training import Dealer, JointDealer, Outcome, Settings, train
 
 __all__ = ["FLOORS", "Candidate", "Clock", "Maker", "Trial"]
 
@@ -118,7 +118,7 @@ class Maker:
     def __post_init__(self) -> None:
         self._starts: dict[str, list[Start]] = {}
         self._n_atoms_of_kind: dict[str, int] = {}
-        self._dealer = Dealer(self.samples, self.settings, self.generator)
+        self.dealer = Dealer(self.samples, self.settings, self.generator)
         self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
         self.weight = self.samples.pairs_weight.cpu().double()
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
@@ -208,6 +208,7 @@ class Maker:
         progress: tuple[float, float],
         folds: Folds | None = None,
         plans: Callable[[Candidate], list[MixturePlan]] | None = None,
+        dealer: Dealer | JointDealer | None = None,
     ) -> list[Trial]:
         """Trains candidates, those of one shape as one population, in time that is shared out evenly."""
         folds = folds or self.folds
@@ -240,7 +241,7 @@ class Maker:
                 smoothing=self._smoothing(group, folds.n_folds),
                 traits=self._traits(group, folds.n_folds),
                 generator=self.generator,
-                dealer=self._dealer,
+                dealer=dealer or self.dealer,
                 on_step=partial(self._tell, title, low, high),
             )
             trials += [

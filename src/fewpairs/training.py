@@ -7,7 +7,7 @@ that no longer make sense.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from fewpairs.plans import MixturePlan
 from fewpairs.populations import Population
 from fewpairs.smoothing import Smoothing
 
-__all__ = ["Dealer", "Outcome", "Settings", "score_held_out", "train"]
+__all__ = ["Dealer", "JointDealer", "Outcome", "Settings", "score_held_out", "train"]
 
 MAX_SKIPPED = 20  # steps in a row without a finite gradient: by then the parameters themselves are beyond repair
 
@@ -86,7 +86,7 @@ def train(
     smoothing: Smoothing,
     traits: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
-    dealer: "Dealer | None" = None,
+    dealer: "Dealer | JointDealer | None" = None,
     on_step: Callable[[int, float], None] = lambda step, done: None,
 ) -> Outcome:
     """Improves every member in place.
@@ -224,6 +224,26 @@ class Dealer:
         }
         n_candidates = n_members // folds.n_folds
         return Samples(**{name: part.repeat(n_candidates, *[1] * (part.ndim - 1)) for name, part in parts.items()})
+
+
+class JointDealer:
+    """Deals for members that learn from data sets of their own, with equally many rows: one dealer and one member each."""
+
+    def __init__(self, dealers: Sequence[Dealer]) -> None:
+        self.dealers = dealers
+        if len({tuple(deck.n_rows for deck in dealer.decks) for dealer in dealers}) > 1:
+            raise ValueError("Data sets that are learnt from together must have equally many rows of each kind.")
+
+    def hands(self, n_folds: int) -> tuple[Tensor, ...]:
+        each = [dealer.hands(n_folds) for dealer in self.dealers]
+        return tuple(torch.cat(parts) for parts in zip(*each, strict=True))
+
+    def deal(self, hands: tuple[Tensor, ...], folds: Folds, n_members: int) -> Samples:
+        batches = [
+            vars(dealer.deal(tuple(hand[place : place + 1] for hand in hands), folds, 1))
+            for place, dealer in enumerate(self.dealers)
+        ]
+        return Samples(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
 
 
 class _Deck:

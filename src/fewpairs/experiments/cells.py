@@ -13,7 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,7 +29,7 @@ from fewpairs.files import write_atomically
 __all__ = ["Cell", "Outcomes", "Store", "n_cores", "run_cells"]
 
 Outcome = dict[str, Any]
-Done = tuple["Cell", Outcome | None, str]  # a cell, what it found, and if nothing, what went wrong
+Done = tuple[list["Cell"], list[Outcome] | None, str]  # cells, what they found, and if nothing, what went wrong
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ class Cell(ABC):
     @abstractmethod
     def run(self, store: "Store", device: str) -> Outcome:
         """Does the work; may read from the store what cells of an earlier round have left there."""
+
+    @property
+    def batch(self) -> str | None:
+        """Cells with the same name of a batch are done in one go by `run_batch`; None is on its own."""
+        return None
+
+    def run_batch(self, cells: Sequence["Cell"], store: "Store", device: str) -> list[Outcome]:
+        """Does the work of all cells of a batch, this one among them."""
+        return [cell.run(store, device) for cell in cells]
 
     @property
     def key(self) -> str:
@@ -138,43 +147,51 @@ def run_cells(
         return outcomes
     if outcomes.of_key:
         tell(f"{title}: {len(outcomes.of_key)} of {len(outcomes.of_key) + len(todo)} were there already.")
-    todo.sort(key=lambda cell: -cell.effort)
-    start = time.monotonic()
+    start, batches = time.monotonic(), _batches(todo)
     with _Bar(title, sum(cell.effort for cell in todo), len(todo), tell) as advance:
         # One at a time in this process, with all its threads; several in processes of their own, with one thread each.
-        done = _run_here(todo, store, device) if n_jobs == 1 else _run_in_pool(todo, store, n_jobs, device)
-        for cell, outcome, failure in done:
-            if outcome is None:
-                outcomes.failures[cell.key] = failure
-                tell(f"{cell.name} failed: {failure}")
-            else:
-                outcomes.of_key[cell.key] = outcome
-            advance(cell)
+        done = _run_here(batches, store, device) if n_jobs == 1 else _run_in_pool(batches, store, n_jobs, device)
+        for some, found, failure in done:
+            for place, cell in enumerate(some):
+                if found is None:
+                    outcomes.failures[cell.key] = failure
+                    tell(f"{cell.name} failed: {failure}")
+                else:
+                    outcomes.of_key[cell.key] = found[place]
+                advance(cell)
     tell(f"{title}: {len(todo)} cells in {time.monotonic() - start:.0f} s.")
     return outcomes
 
 
-def _run_here(cells: Sequence[Cell], store: Store, device: str) -> Iterator[Done]:
+def _batches(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that are done in one go; those that take longest first."""
+    groups: dict[str, list[Cell]] = {}
     for cell in cells:
+        groups.setdefault(cell.batch or cell.key, []).append(cell)
+    return sorted(groups.values(), key=lambda group: -sum(cell.effort for cell in group))
+
+
+def _run_here(batches: Sequence[list[Cell]], store: Store, device: str) -> Iterator[Done]:
+    for cells in batches:
         try:
-            yield cell, _run_one(cell, store, device), ""
+            yield cells, _run_batch(cells, store, device), ""
         except Exception as error:  # told by the caller; the other cells have nothing to do with it
-            yield cell, None, f"{type(error).__name__}: {error}"
+            yield cells, None, f"{type(error).__name__}: {error}"
 
 
-def _run_in_pool(cells: Sequence[Cell], store: Store, n_jobs: int, device: str) -> Iterator[Done]:
+def _run_in_pool(batches: Sequence[list[Cell]], store: Store, n_jobs: int, device: str) -> Iterator[Done]:
     # Spawned, not forked: a forked process must not touch CUDA, and torch's threads do not survive a fork.
     pool = ProcessPoolExecutor(n_jobs, get_context("spawn"), initializer=_begin_worker)
     try:
-        running: dict[Future[Outcome], Cell] = {pool.submit(_run_one, cell, store, device): cell for cell in cells}
+        running = {pool.submit(_run_batch, cells, store, device): cells for cells in batches}
         while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                cell, error = running.pop(future), future.exception()
+                cells, error = running.pop(future), future.exception()
                 if error is None:
-                    yield cell, future.result(), ""
+                    yield cells, future.result(), ""
                 else:
-                    yield cell, None, f"{type(error).__name__}: {error}"
+                    yield cells, None, f"{type(error).__name__}: {error}"
     except BaseException:
         for process in list((pool._processes or {}).values()):  # they would finish their cells first, for minutes
             process.terminate()
@@ -188,10 +205,11 @@ def _begin_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _run_one(cell: Cell, store: Store, device: str) -> Outcome:
-    outcome = cell.run(store, device)
-    store.write(cell, outcome)
-    return outcome
+def _run_batch(cells: list[Cell], store: Store, device: str) -> list[Outcome]:
+    outcomes = cells[0].run_batch(cells, store, device)
+    for cell, outcome in zip(cells, outcomes, strict=True):
+        store.write(cell, outcome)
+    return outcomes
 
 
 class _Bar:

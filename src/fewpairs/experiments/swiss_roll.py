@@ -7,8 +7,8 @@ by, from the same coupling as the pairs. Tables, figures and the page are made i
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from fewpairs import metrics
 from fewpairs.datasets import AnalyticSwissRoll, Problem, SwissRoll
+from fewpairs.estimators import fit_together
 from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
 from fewpairs.methods import METHODS
 
@@ -209,29 +210,50 @@ class Fit(Cell):
         of_metrics = 5e-4 * self.truth.n_points * self.truth.n_draws if self.has_metrics else 0.0
         return of_metrics + self.part * (150 if "EBiEOT" in self.method else 60 + 0.01 * self.n_pairs)
 
+    @property
+    def batch(self) -> str | None:
+        """Seeds of a method that leaves nothing to choose are fitted together."""
+        if not METHODS[self.method].is_fixed:
+            return None
+        alike = replace(self, draw=replace(self.draw, seed=0), keeps_draws=False)
+        return alike.key
+
     def run(self, store: Store, device: str) -> dict[str, Any]:
-        data, truth = store.read(self.draw), store.read(self.truth)
-        if data is None or truth is None:
-            raise RuntimeError(f"The data of {self.name} are not there. Run its draw and its truth first.")
-        method = METHODS[self.method]
-        model = method.make(random_state=self.draw.seed, device=device, effort=self.part)
-        model.set_params(**dict(self.settings))
-        unpaired = {
-            name: np.array(data[name][:n_rows])
-            for name, n_rows in (("X_unpaired", self.n_source), ("Y_unpaired", self.n_target))
-            if n_rows > 0
-        }
+        return self.run_batch([self], store, device)[0]
+
+    def run_batch(self, cells: Sequence[Cell], store: Store, device: str) -> list[dict[str, Any]]:
+        fits = [cell for cell in cells if isinstance(cell, Fit)]
+        models, data = [fit._model(device) for fit in fits], [fit._data(store) for fit in fits]
         start = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model.fit(np.array(data["X"][: self.n_pairs]), np.array(data["Y"][: self.n_pairs]), **unpaired)
-        outcome: dict[str, Any] = {"seconds": time.perf_counter() - start}
-        outcome["warnings"] = sorted({str(warning.message) for warning in caught})
+            if METHODS[self.method].is_fixed:
+                fit_together(models, data)
+            else:
+                for model, arguments in zip(models, data, strict=True):
+                    model.fit(**arguments)
+        outcome = {
+            "seconds": (time.perf_counter() - start) / len(fits),
+            "n_together": len(fits),
+            "warnings": sorted({str(warning.message) for warning in caught}),
+        }
         with warnings.catch_warnings():  # that some of the fresh x's lie far out is no news here
             warnings.simplefilter("ignore")
-            return outcome | self._measure(model, {name: np.asarray(part) for name, part in truth.items()}, device)
+            return [outcome | fit._measure(model, store, device) for fit, model in zip(fits, models, strict=True)]
 
-    def _measure(self, model: Any, truth: dict[str, np.ndarray], device: str) -> dict[str, Any]:
+    def _model(self, device: str) -> Any:
+        model = METHODS[self.method].make(random_state=self.draw.seed, device=device, effort=self.part)
+        return model.set_params(**dict(self.settings))
+
+    def _data(self, store: Store) -> dict[str, np.ndarray]:
+        """The arguments of `fit`; a kind of unpaired rows that is not wanted is left out."""
+        rows = {"X": ("X", self.n_pairs), "y": ("Y", self.n_pairs)}
+        rows |= {"X_unpaired": ("X_unpaired", self.n_source), "Y_unpaired": ("Y_unpaired", self.n_target)}
+        found = _found(store, self.draw)
+        return {argument: np.array(found[name][:n]) for argument, (name, n) in rows.items() if n > 0}
+
+    def _measure(self, model: Any, store: Store, device: str) -> dict[str, Any]:
+        truth = {name: np.asarray(part) for name, part in _found(store, self.truth).items()}
         outcome: dict[str, Any] = {}
         if METHODS[self.method].has_density:
             log_prob = model.score_samples(truth["x"], truth["y"])
@@ -415,6 +437,13 @@ def run_study(
     outcomes.of_key |= of_data.of_key
     outcomes.failures |= of_data.failures
     return plan, outcomes
+
+
+def _found(store: Store, cell: Cell) -> dict[str, Any]:
+    outcome = store.read(cell)
+    if outcome is None:
+        raise RuntimeError(f"{cell.name} is not there, and a fit needs it. Run it first.")
+    return outcome
 
 
 def _slug(text: str) -> str:
