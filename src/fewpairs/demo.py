@@ -14,7 +14,7 @@ from fewpairs import MixtureTranslator, metrics
 from fewpairs.datasets import SwissRoll
 from fewpairs.files import write_atomically
 from fewpairs.plots import plot_conditionals
-from fewpairs.report import as_page, as_png, as_table
+from fewpairs.report import Picture, as_page, as_png, as_table
 
 __all__ = ["HEADER", "Row", "run_demo"]
 
@@ -94,9 +94,10 @@ def run_demo(
     page = as_page(
         "p(y|x) from 128 pairs",
         [
-            "<p>The paper's Gaussian → Swiss roll task: 128 pairs, 1024 unpaired x's and 1024 unpaired y's. Each row of "
-            "pictures is one x; blue is the true p(y|x), red what a model learnt, grey all known y's.</p>",
-            picture,
+            "<p>The paper's Gaussian → Swiss roll task: 128 pairs, 1024 unpaired x's and 1024 unpaired y's.</p>",
+            Picture(
+                picture, "One row an x: the true p(y|x) in blue, what a model learnt in red, all known y's in grey."
+            ),
             as_table(HEADER, [row.cells() for row in rows]),
             f"<p>Held-out NLL: mean −log p(y|x) over {n_test} fresh pairs, in nats. Conditional Sinkhorn: debiased Sinkhorn "
             f"divergence to the true draws (cost |x−y|²/2, ε = 0.01: about W₂²/2), averaged over {n_points} random x's. "

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Entry", "as_page", "as_png", "as_table"]
+__all__ = ["Entry", "Picture", "as_page", "as_png", "as_table"]
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+figure { margin: 1rem 0; } figcaption { color: #777; font-size: .9rem; }
 img { max-width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; } th, td { padding: .35rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
@@ -29,6 +30,19 @@ def as_png(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG picture, and what it shows in words."""
+
+    png: bytes
+    caption: str
+
+    def as_html(self) -> str:
+        source = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        caption = html.escape(self.caption)
+        return f'<figure><img alt="{caption}" src="{source}"><figcaption>{caption}</figcaption></figure>'
 
 
 @dataclass(frozen=True)
@@ -54,13 +68,9 @@ def as_table(header: Sequence[str], rows: Sequence[Sequence[str | Entry]]) -> st
     return '<div class="wide"><table>' + "".join(f"<tr>{line}</tr>" for line in lines) + "</table></div>"
 
 
-def as_page(title: str, parts: Sequence[str | bytes], footer: str) -> str:
-    """A page of parts in their order: strings are HTML, bytes are PNG pictures."""
-    body = []
-    for part in parts:
-        if isinstance(part, bytes):
-            part = f'<p><img alt="" src="data:image/png;base64,{base64.b64encode(part).decode()}"></p>'
-        body.append(part)
+def as_page(title: str, parts: Sequence[str | Picture], footer: str) -> str:
+    """A page of parts in their order: strings are HTML already."""
+    body = (part.as_html() if isinstance(part, Picture) else part for part in parts)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style>'

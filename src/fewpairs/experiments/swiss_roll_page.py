@@ -20,7 +20,7 @@ from fewpairs.experiments.swiss_roll import ANALYTIC, OURS, POINTS, ROLL, Fit, P
 from fewpairs.files import write_atomically
 from fewpairs.methods import METHODS
 from fewpairs.plots import plot_curves, plot_heatmaps, plot_mappings
-from fewpairs.report import Entry, as_page, as_png, as_table
+from fewpairs.report import Entry, Picture, as_page, as_png, as_table
 
 __all__ = ["write_page"]
 
@@ -75,13 +75,13 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes `report.html`, `results.json` and the figures into the folder; returns the page's path."""
     scale = plan.scale
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    parts: list[str | bytes] = []
+    parts: list[str | Picture] = []
     tables: list[dict[str, Any]] = []
     verdicts: list[str] = []
 
-    def show(name: str, figure: Any) -> None:
-        picture = as_png(figure)
-        write_atomically(folder / "figures" / f"{name}.png", picture)
+    def show(name: str, figure: Any, caption: str) -> None:
+        picture = Picture(as_png(figure), caption)
+        write_atomically(folder / "figures" / f"{name}.png", picture.png)
         parts.append(picture)
 
     if scale.name != "full":
@@ -108,20 +108,21 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
                 show(
                     f"mappings-{'roll' if problem == ROLL else 'analytic'}-{n_pairs}",
                     _mappings(plan, outcomes, problem, n_pairs, n_unpaired),
+                    "Squares: three x's; red: y's drawn for each of them; grey: one y for each of many x's. First draw.",
                 )
     parts.append(HOW_MEASURED.format(scale=scale))
 
     parts.append("<h2>With and without unpaired rows</h2>")
     parts.append(_ablation_table(plan, outcomes, tables))
     parts.append("<h2>How many pairs are the unpaired rows worth?</h2>")
-    show("pairs", _sweep(plan, outcomes, tables))
+    show("pairs", _sweep(plan, outcomes, tables), "Mean over draws of the data; bands from least to most.")
     parts.append(f"<p>{html.escape(_worth(plan, outcomes))}</p>")
     parts.append("<h2>Numbers of slopes M and of atoms N</h2>")
     for method, figure in _heatmaps(plan, outcomes, tables).items():
         parts.append(f"<h3>{html.escape(method)}</h3>")
-        show("grid-ours" if method == OURS else "grid-paper", figure)
+        show("grid-ours" if method == OURS else "grid-paper", figure, "Mean over draws of the data; darker is worse.")
     parts.append("<h2>Why the paper's loss runs away</h2>")
-    show("runaway", _runaway(plan, outcomes))
+    show("runaway", _runaway(plan, outcomes), "Against training steps; the held-out pairs of five folds.")
     parts.append(WHY_RUNAWAY)
     if outcomes.failures:
         failures = "".join(
