@@ -1,5 +1,7 @@
 """Bad input gets a sentence that says what was expected, what came, and what to do."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -162,3 +164,16 @@ def test_a_first_fit_that_fails_leaves_an_unfitted_model() -> None:
         model.fit(X, put(Y, np.nan))
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+def test_pandas_rows_in_another_order_are_pointed_out() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    model = MixtureTranslator(**{**FIXED, "max_steps": 1})
+    with pytest.warns(UserWarning, match=r"different indices.*Y.loc\[X.index\]"):
+        model.fit(frame[["a"]], frame[["b"]].iloc[::-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(frame[["a"]], frame[["b"]])  # the same index
+        model.fit(
+            frame[["a"]], frame[["b"]].set_axis(range(100, 120))
+        )  # another index altogether says nothing of order

@@ -99,7 +99,7 @@ def test_settings_of_numpy_types_are_saved(tmp_path) -> None:
     model.save(tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert loaded.get_params()["smoothing"] == 0.25
-    assert loaded.chosen_["smoothing"] == 0.25 and loaded.chosen_["hidden"] == [4]
+    assert loaded.chosen_["smoothing"] == 0.25 and loaded.chosen_["hidden"] == (4,)
 
 
 def test_the_header_is_plain_json(model_file) -> None:

@@ -14,7 +14,7 @@ import torch
 from sklearn.utils import check_array
 from sklearn.utils.validation import _num_samples
 
-__all__ = ["Unpaired", "as_rows", "as_weight", "column_names", "describe_unlike", "warn_user"]
+__all__ = ["Unpaired", "are_indexed_apart", "as_rows", "as_weight", "column_names", "describe_unlike", "warn_user"]
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
@@ -212,3 +212,10 @@ def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str, names: 
         f"{paired[:, column].mean():.3g} and {paired[:, column].std():.3g} in the pairs. Are these other units, or "
         f"outliers?{hint if name == 'X' else ''}"
     )
+
+
+def are_indexed_apart(X: Any, Y: Any) -> bool:
+    """Whether both are pandas tables and their indices name the same rows in another order."""
+    if not all(isinstance(table, pd.DataFrame | pd.Series) for table in (X, Y)):
+        return False
+    return not X.index.equals(Y.index) and set(X.index) == set(Y.index)

@@ -42,6 +42,7 @@ SEARCH_HASTE = 1.5  # … and how much longer each of them is
 TIE = 0.25  # standard errors: candidates nearer than this are tied, and the smoother one is taken
 IGNORE_X_PAIRS = 2.0  # the model that ignores x gets the share of this many pairs beforehand: it bounds every loss
 RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
+LEAST_STEPS = 100  # a rival that ran out of time before has not been given a chance
 LEAST_SHARE = 0.03  # a final trial with less than this is left out of the mixture
 
 
@@ -303,10 +304,9 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     flattery = (1 - float(shares[-1])) * _flattery(_of_kind(trials, kinds[0]), maker)
     score, x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
     if len(kinds) > 1:
-        of_supervised = [trial.looks() for trial in _of_kind(finals, "supervised")]
-        unpaired_gain = (
-            maker.mean(ours - _crossfit(of_supervised, ignored, maker)) if of_supervised else (math.nan, math.nan)
-        )
+        rivals = [trial for trial in _of_kind(finals, "supervised") if _is_trained(trial)]
+        of_rivals = [trial.looks() for trial in rivals]
+        unpaired_gain = maker.mean(ours - _crossfit(of_rivals, ignored, maker)) if rivals else (math.nan, math.nan)
 
     members, weights = [ignore_x], [float(shares[-1])]
     for trial, share in zip(mixed, shares[:-1].tolist(), strict=True):
@@ -322,6 +322,11 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
         x_gain=(x_gain[0] - flattery, x_gain[1]),
         ended=ended,
     )
+
+
+def _is_trained(trial: Trial) -> bool:
+    """Whether it had time enough to be compared with."""
+    return trial.outcome.ended != "out of time" or trial.outcome.steps[-1] >= LEAST_STEPS
 
 
 def _shares(log_probs: Tensor, weight: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The `fewpairs` command. No logic of its own: it calls public names and prints what they return."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +54,7 @@ def demo(
 def swiss_roll(
     folder: Annotated[Path, typer.Option(help="Where to write.")] = Path("results/swiss-roll"),
     fast: Annotated[bool, typer.Option("--fast", help="Minutes instead of hours; to look, not to quote.")] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Seconds; whether everything runs.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A minute; whether everything runs.")] = False,
     device: Annotated[str, typer.Option(help='"cpu" or "cuda".')] = "cpu",
     jobs: Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)] = None,
 ) -> None:
@@ -63,6 +64,7 @@ def swiss_roll(
     from fewpairs.experiments.swiss_roll_page import write_page
 
     console = Console(stderr=True, highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
     scale = TINY if tiny else FAST if fast else FULL
     try:
         plan, outcomes = run_study(folder, scale, n_jobs=jobs or n_cores(), device=device, tell=console.print)

@@ -74,7 +74,7 @@ class MixtureTranslator(Translator):
     Arguments you may want:
         objective: "marginal", the bounded objective; "supervised" ignores unpaired rows; "inverse_eot" is the paper's loss.
         time_budget: The seconds a fit may take; training and search fit themselves into them.
-        random_state: A number makes the fit repeatable on the same machine.
+        random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         warm_start: Whether a second `fit` goes on from the first, with the settings chosen then: for new unpaired rows, and
             for more pairs of the same kind.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
@@ -117,7 +117,7 @@ class MixtureTranslator(Translator):
             it, and its standard error. Settings, steps and shares were chosen without the pair that is scored; members
             are scored one by one, so the ensemble is usually a little better. NaN if nothing was held out.
         unpaired_gain_, unpaired_gain_error_: What the unpaired rows brought against the best model without them, in nats
-            per pair.
+            per pair; NaN if there was no time to train that one. Errors are NaN with fewer than five pairs.
         x_gain_, x_gain_error_: What x brought, against the best mixture of all y's that ignores it.
         chosen_: The settings with the largest share in the ensemble.
         finals_: All settings in the ensemble and their shares; the model that ignores x has the rest.
@@ -310,10 +310,13 @@ class MixtureTranslator(Translator):
         if math.isnan(self.validation_score_):
             return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
         settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name != "share")
+        of_unpaired = ""
+        if sum(self.n_unpaired_) > 0:
+            gain = _gain(self.unpaired_gain_, self.unpaired_gain_error_)
+            of_unpaired = f"; the unpaired rows brought {gain} against the best model without them"
         return (
-            f"{data}. Held-out log-likelihood {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats per pair. "
-            f"x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it; the unpaired rows brought "
-            f"{_gain(self.unpaired_gain_, self.unpaired_gain_error_)} against the best model without them. Of "
+            f"{data}. Held-out log-likelihood {_with_error(f'{self.validation_score_:.3f}', self.validation_score_error_)} nats "
+            f"per pair. x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it{of_unpaired}. Of "
             f"{len(self.candidates_)} candidates, the ensemble gives the largest share, {self.chosen_['share']:.0%}, to: "
             f"{settings}; "
             f"{1 - sum(final['share'] for final in self.finals_):.0%} ignore x. Training {self.ended_}."
@@ -340,6 +343,8 @@ class MixtureTranslator(Translator):
         feature_names, members = fitted.pop("feature_names_in_"), fitted.pop("members")
         if feature_names is not None:
             model.feature_names_in_ = np.array(feature_names, dtype=object)
+        for candidate in (fitted["chosen_"], *fitted["finals_"], *fitted["candidates_"]):
+            candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
         for name, value in fitted.items():
             setattr(model, name, value)
         for name in TENSORS:
@@ -507,7 +512,11 @@ class MixtureTranslator(Translator):
 
 
 def _gain(gain: float, error: float) -> str:
-    return f"{gain:+.3f} ± {error:.3f}"
+    return "an unknown gain (there was no time to find out)" if math.isnan(gain) else _with_error(f"{gain:+.3f}", error)
+
+
+def _with_error(figure: str, error: float) -> str:
+    return f"{figure} (too few pairs for an error bar)" if math.isnan(error) else f"{figure} ± {error:.3f}"
 
 
 def fit_together(models: Sequence[MixtureTranslator], data: Sequence[Mapping[str, Any]]) -> None:

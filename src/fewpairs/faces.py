@@ -91,6 +91,11 @@ class Translator(RegressorMixin, BaseEstimator):
             raise ValueError("fit requires y to be passed, but the target y is None: fit(X, Y) takes pairs of rows.")
         x, y = self._check_x(X, is_new=True), checks.as_rows(Y, "Y", may_be_1d=True)
         checks.refuse_unequal(len(x), len(y))
+        if checks.are_indexed_apart(X, Y):
+            checks.warn_user(
+                "X and Y have different indices, and rows are paired by their position. If the index says which rows belong "
+                "together, pass Y.loc[X.index]."
+            )
         self.is_1d_ = np.asarray(checks.unwrap(Y)).ndim == 1 or isinstance(Y, pd.Series)
         self.n_outputs_ = y.shape[1]
         self.target_names_ = checks.column_names(Y)

@@ -30,6 +30,7 @@ __all__ = ["FLOORS", "Candidate", "Clock", "Maker", "Trial"]
 
 # Least variances of an atom that can be chosen, as parts of the variance of y.
 FLOORS = (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
+LEAST_FOR_ERROR = 5  # pairs: the spread of fewer says nothing about how far off their mean is
 USUAL_ATOMS = 50  # the paper's number, where atoms start on samples and none is given
 
 
@@ -124,7 +125,8 @@ class Maker:
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
 
     def mean(self, scores: Tensor) -> tuple[float, float]:
-        """The weighted mean over the pairs that were held out (the others are NaN), and its standard error."""
+        """The weighted mean over the pairs that were held out (the others are NaN), and its standard error; NaN where they are
+        too few to tell one."""
         is_held_out = ~torch.isnan(scores)
         kept, share = scores[is_held_out], self.weight[is_held_out]
         if len(kept) == 0:
@@ -132,7 +134,7 @@ class Maker:
         share = share / share.sum()
         mean = (share * kept).sum()
         variance = (share**2 * (kept - mean) ** 2).sum() * (len(kept) / max(len(kept) - 1, 1))
-        return float(mean), float(variance.sqrt())
+        return float(mean), float(variance.sqrt()) if len(kept) >= LEAST_FOR_ERROR else math.nan
 
     def ignore_x(self) -> tuple[MixturePlan, Tensor, float]:
         """The best model that ignores x: its plan from all y's, log p(y) of each pair by the fold that has not seen it, and

@@ -203,6 +203,8 @@ class Fit(Cell):
     @property
     def name(self) -> str:
         sizes = f"P{self.n_pairs}-Q{self.n_source}-R{self.n_target}"
+        letters = {"n_slopes": "M", "n_atoms": "N", "objective": ""}
+        sizes += "".join(f"-{letters[name]}{_slug(str(value))}" for name, value in self.settings if name in letters)
         return f"{_slug(self.draw.problem)}-{_slug(self.method)}-{sizes}-seed{self.draw.seed}"
 
     @property

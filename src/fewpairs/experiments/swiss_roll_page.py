@@ -238,7 +238,7 @@ def _ablation_table(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]
         cells = [_mean_and_spread([outcome[column] for outcome in found]) for column in columns]
         lines.append([Entry(cell) for cell in (method, str(n_source), str(n_target), *cells)])
         tables.append({"ablation": method, "Q": n_source, "R": n_target, "rows": _numbers({method: found})})
-    return as_table(["", "Q", "R", *(COLUMNS[column] for column in columns)], lines)
+    return as_table(["", "unpaired x's", "unpaired y's", *(COLUMNS[column] for column in columns)], lines)
 
 
 def _sweep(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> Any:
@@ -265,7 +265,7 @@ def _worth(plan: Plan, outcomes: Outcomes) -> str:
     pairs, with_unpaired = means(OURS)
     pairs_alone, alone = means("supervised")
     if len(pairs) == 0 or len(pairs_alone) < 2:
-        return "There are too few points to tell."
+        return "Too few numbers of pairs were tried to tell."
     sentences = []
     falling = np.minimum.accumulate(alone)  # the curve of the supervised model, without its wiggles
     for n_pairs, nll in zip(pairs, with_unpaired, strict=True):
@@ -273,7 +273,7 @@ def _worth(plan: Plan, outcomes: Outcomes) -> str:
             continue
         equal = float(np.exp(np.interp(-nll, -falling, np.log(pairs_alone))))
         sentences.append(f"{n_pairs:,.0f} pairs with unpaired rows are as good as {equal:,.0f} without")
-    return "Read off the two curves: " + "; ".join(sentences) + "." if sentences else "No such pair of points."
+    return "Read off the two curves: " + "; ".join(sentences) + "." if sentences else "The curves do not meet."
 
 
 def _heatmaps(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> dict[str, Any]:
@@ -314,9 +314,11 @@ def _how_made(plan: Plan, outcomes: Outcomes) -> str:
     fits: list[Fit] = [fit for fit in dict.fromkeys(plan.fits()) if fit in outcomes]
     warned = sorted({text for fit in fits for text in outcomes[fit].get("warnings", [])})
     scale = ", ".join(f"{name} = {value}" for name, value in vars(plan.scale).items())
+    made = {
+        name: method.make(random_state=0, device="cpu", effort=plan.scale.effort) for name, method in METHODS.items()
+    }
     methods = "".join(
-        f"<li>{html.escape(name)}: <code>{html.escape(repr(method.make(random_state=0, device='cpu')))}</code></li>"
-        for name, method in METHODS.items()
+        f"<li>{html.escape(name)}: <code>{html.escape(repr(model))}</code></li>" for name, model in made.items()
     )
     warned_text = "".join(f"<li>{html.escape(text)}</li>" for text in warned)
     return (
