@@ -3,6 +3,7 @@
 scikit-learn's own validation does the common part; this room adds which column is at fault and the remedy.
 """
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -19,7 +20,7 @@ __all__ = ["Unpaired", "are_indexed_apart", "as_rows", "as_weight", "column_name
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns about the line of the user's code that called into fewpairs, through however many of our own."""
-    package, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
+    package, frame, level = f"{Path(__file__).parent}{os.sep}", sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

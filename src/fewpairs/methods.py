@@ -27,14 +27,12 @@ class Method:
     Attributes:
         name: What it is called there.
         make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
-        is_ours: Whether it is a setting of our own estimators and no baseline.
         has_density: Whether it has a `score_samples`.
         is_fixed: Whether it leaves nothing to choose, so that `fit_together` can fit several seeds at once.
     """
 
     name: str
     make: Callable[..., Translator]
-    is_ours: bool = False
     has_density: bool = True
     is_fixed: bool = False
 
@@ -67,8 +65,8 @@ def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
     return make
 
 
-register(Method("fewpairs default", _ours(), is_ours=True))
-register(Method("supervised", _ours(objective="supervised"), is_ours=True))
-register(Method("paper's loss, our settings", _ours(objective="inverse_eot"), is_ours=True))
-register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_ours=True, is_fixed=True))
-register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_ours=True, is_fixed=True))
+register(Method("fewpairs default", _ours()))
+register(Method("supervised", _ours(objective="supervised")))
+register(Method("paper's loss, our settings", _ours(objective="inverse_eot")))
+register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True))
+register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))

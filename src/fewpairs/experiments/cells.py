@@ -14,7 +14,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -148,7 +150,7 @@ def run_cells(
     if outcomes.of_key:
         tell(f"{title}: {len(outcomes.of_key)} of {len(outcomes.of_key) + len(todo)} were there already.")
     start, batches = time.monotonic(), _batches(todo)
-    with _Bar(title, sum(cell.effort for cell in todo), len(todo), tell) as advance:
+    with _bar(title, todo, tell) as advance:
         # One at a time in this process, with all its threads; several in processes of their own, with one thread each.
         done = _run_here(batches, store, device) if n_jobs == 1 else _run_in_pool(batches, store, n_jobs, device)
         for some, found, failure in done:
@@ -212,43 +214,29 @@ def _run_batch(cells: list[Cell], store: Store, device: str) -> list[Outcome]:
     return outcomes
 
 
-class _Bar:
-    """A progress bar with the time left where somebody is looking, a line for each cell where nobody is."""
+@contextmanager
+def _bar(title: str, cells: Sequence[Cell], tell: Callable[[str], None]) -> Iterator[Callable[[Cell], None]]:
+    """Yields what to call with each finished cell: a progress bar with the time left where somebody is looking, a line for each
+    cell where nobody is."""
+    numbers = count(1)
+    if not sys.stderr.isatty():
+        yield lambda cell: tell(f"{title}: {next(numbers)}/{len(cells)} {cell.name}")
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("gone,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=sum(cell.effort for cell in cells))
 
-    def __init__(self, title: str, total: float, n_cells: int, tell: Callable[[str], None]) -> None:
-        self.title, self.total, self.n_cells, self.tell = title, total, n_cells, tell
-        self.n_done = 0
-        self.progress: Progress | None = None
+        def advance(cell: Cell) -> None:
+            progress.update(task, advance=cell.effort, description=f"{title} {next(numbers)}/{len(cells)}")
 
-    def __enter__(self) -> Callable[[Cell], None]:
-        if not sys.stderr.isatty():
-            return self._say
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[cells]} cells,"),
-            TimeElapsedColumn(),
-            TextColumn("gone,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-        )
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.progress.start()
-        self.task = self.progress.add_task(self.title, total=self.total, cells=f"0/{self.n_cells}")
-        return self._advance
-
-    def __exit__(self, *exception: object) -> None:
-        if self.progress is not None:
-            self.progress.stop()
-
-    def _advance(self, cell: Cell) -> None:
-        assert self.progress is not None
-        self.n_done += 1
-        self.progress.update(self.task, advance=cell.effort, cells=f"{self.n_done}/{self.n_cells}")
-
-    def _say(self, cell: Cell) -> None:
-        self.n_done += 1
-        self.tell(f"{self.title}: {self.n_done}/{self.n_cells} {cell.name}")
+        yield advance
 
 
 def n_cores() -> int:

@@ -236,7 +236,7 @@ def _ablation_table(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]
     for (method, n_source, n_target), fits in plan.ablation().items():
         found = [outcomes[fit] for fit in fits if fit in outcomes]
         cells = [_mean_and_spread([outcome[column] for outcome in found]) for column in columns]
-        lines.append([Entry(cell) for cell in (method, str(n_source), str(n_target), *cells)])
+        lines.append([method, str(n_source), str(n_target), *cells])
         tables.append({"ablation": method, "Q": n_source, "R": n_target, "rows": _numbers({method: found})})
     return as_table(["", "unpaired x's", "unpaired y's", *(COLUMNS[column] for column in columns)], lines)
 
