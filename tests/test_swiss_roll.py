@@ -135,3 +135,17 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
     data = store.read(draw)
     assert data is not None and seen["X"].tolist() == data["X"][:5] and seen["y"].tolist() == data["Y"][:5]
     assert seen["X_unpaired"] is None and seen["Y_unpaired"].tolist() == data["Y_unpaired"][:7]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--fast", "--tiny"], "give one of them"),
+        (["--device", "tpu"], "is cpu or cuda"),
+        (["--folder", __file__], "is a file"),
+        (["--jobs", "0"], "is not in the range"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], sentence: str) -> None:
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["reproduce", "swiss-roll", *arguments])
+    assert result.exit_code == 2 and sentence in result.output

@@ -52,17 +52,25 @@ def demo(
 
 @reproduce.command("swiss-roll")
 def swiss_roll(
-    folder: Annotated[Path, typer.Option(help="Where to write.")] = Path("results/swiss-roll"),
+    folder: Annotated[Path, typer.Option(help="Where to write.", file_okay=False)] = Path("results/swiss-roll"),
     fast: Annotated[bool, typer.Option("--fast", help="Minutes instead of hours; to look, not to quote.")] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="A minute; whether everything runs.")] = False,
     device: Annotated[str, typer.Option(help='"cpu" or "cuda".')] = "cpu",
     jobs: Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)] = None,
 ) -> None:
     """The paper's main experiment and everything around it. Stopped, it goes on where it was."""
+    import torch
+
     from fewpairs.experiments.cells import n_cores
     from fewpairs.experiments.swiss_roll import FAST, FULL, TINY, run_study
     from fewpairs.experiments.swiss_roll_page import write_page
 
+    if fast and tiny:
+        raise typer.BadParameter("--fast and --tiny are two scales: give one of them, or neither for the full study.")
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"--device is cpu or cuda, but {device!r} came.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device cuda was asked for, but torch sees no CUDA device here. Use --device cpu.")
     console = Console(stderr=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
     scale = TINY if tiny else FAST if fast else FULL
