@@ -81,6 +81,23 @@ def test_it_learns_and_keeps_the_best_look(samples: Samples, folds: Folds) -> No
     assert len(outcome.steps) == len(outcome.seconds) == len(outcome.objectives) == len(outcome.scores)
 
 
+def test_cost_and_potential_have_step_sizes_of_their_own(samples: Samples, folds: Folds) -> None:
+    # Adam's first step moves every parameter with a gradient by its step size: g / (√g² + 1e-8).
+    population = make_population()
+    before = {name: tensor.detach().clone() for name, tensor in population.parameters.items()}
+    run(
+        population,
+        samples,
+        folds,
+        marginal,
+        settings=settings(learning_rate=1e-3, potential_learning_rate=1e-5, one_cycle=False, max_steps=1, n_looks=1),
+        traits={"unpaired_weight": torch.ones(N_FOLDS, dtype=torch.float64)},
+    )
+    for name, tensor in population.parameters.items():
+        moved = (tensor.detach() - before[name]).abs().amax()
+        assert float(moved) == pytest.approx(1e-3 if name.startswith("cost.") else 1e-5, rel=1e-2), name
+
+
 def test_scores_are_those_of_the_member_that_has_not_seen_the_pair(samples: Samples, folds: Folds) -> None:
     plans = [make_plan(seed=seed) for seed in range(2 * N_FOLDS)]
     some = replace(folds, pairs=torch.where(torch.arange(60) < 10, -1, folds.pairs))

@@ -105,15 +105,16 @@ def train(
     """
     of_cost = [tensor for name, tensor in population.parameters.items() if name.startswith("cost.")]
     of_potential = [tensor for name, tensor in population.parameters.items() if name.startswith("potential.")]
+    peaks = (settings.learning_rate, settings.potential_learning_rate)
     groups: list[dict[str, Any]] = [
-        {"params": of_cost, "peak": settings.learning_rate},
-        {"params": of_potential, "peak": settings.potential_learning_rate},
+        # Each group has a tensor of its own for its rate: a recorded graph reads it from its place.
+        {"params": parameters, "peak": peak, "lr": torch.zeros((), device=samples.source.device)}
+        for parameters, peak in zip((of_cost, of_potential), peaks, strict=True)
     ]
     dealer = dealer or Dealer(samples, settings, generator)
     seen_by = folds.to(samples.source.device)
     is_cuda = samples.source.is_cuda
-    rate: Any = torch.zeros((), device=samples.source.device) if is_cuda else 0.0  # a graph reads it from its place
-    optimizer = torch.optim.Adam(groups, lr=rate, fused=True, capturable=is_cuda)
+    optimizer = torch.optim.Adam(groups, fused=True, capturable=is_cuda)
 
     def take_step(*hands: Tensor) -> tuple[Tensor, Tensor]:
         batch = smoothing.smooth(dealer.deal(hands, seen_by, len(population)), folds.n_folds, generator)
@@ -299,10 +300,7 @@ class _Watch:
 def _set_rates(optimizer: torch.optim.Optimizer, part: float) -> None:
     """Sets the step size of each group to this part of its peak."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(part * group["peak"])
-        else:
-            group["lr"] = part * group["peak"]
+        group["lr"].fill_(part * group["peak"])
 
 
 def _one_cycle(done: float) -> float:
