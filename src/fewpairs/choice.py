@@ -2,8 +2,8 @@
 
 The search goes over short trials: first the shapes of a plan, then the rungs of each knob next to the best candidate so far,
 then the combinations. The best of them are trained in full, and the final plan mixes their members with the best model that
-ignores x, in the shares that explain the held-out pairs best. Every pair is scored by a member that has not seen it, so all
-comparisons are of the same pairs.
+ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair is scored by a
+member that has not seen it, so all comparisons are of the same pairs.
 """
 
 import copy
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from fewpairs.makers import FLOORS, Candidate, Maker, Trial
 from fewpairs.plans import EnsemblePlan, MixturePlan
@@ -87,7 +88,7 @@ def choose(maker: Maker, wishes: Wishes, objective: str) -> Choice:
         limits = wishes if kind == "marginal" else {**wishes, "unpaired_weight": (0.0,)}
         search = _Search(maker, limits, kind, trials, n_rounds)
         is_interrupted = search.run(0.5 * number / len(kinds), 0.5 / len(kinds), 0.3 if number == 0 else 0.15)
-        finals += search.winners(1 if kind == "supervised" and number > 0 else 2)
+        finals += search.winners(2)
         if is_interrupted:
             break
     if is_interrupted:
@@ -295,18 +296,19 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     yardsticks = [trial for trial in finals if kinds[0] == "inverse_eot" and trial.candidate.objective == "supervised"]
     mixed = [trial for trial in finals if trial not in yardsticks]
     kept = torch.stack([*(trial.scores() for trial in mixed), ignored])
+    trust, ours = _doubt(_crossfit([trial.looks() for trial in mixed], ignored, maker), ignored, maker)
     shares = _shares(kept[:, is_held_out], maker.weight[is_held_out])
+    shares[:-1] *= trust
     shares[:-1][shares[:-1] < LEAST_SHARE] = 0.0
-    shares = shares / shares.sum()
+    shares[-1] = 1 - shares[:-1].sum()
 
-    ours = _crossfit([trial.looks() for trial in mixed], ignored, maker)
     # What ignores x was not searched for, and is not flattered.
     flattery = (1 - float(shares[-1])) * _flattery(_of_kind(trials, kinds[0]), maker)
     score, x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
     if len(kinds) > 1:
         rivals = [trial for trial in _of_kind(finals, "supervised") if _is_trained(trial)]
-        of_rivals = [trial.looks() for trial in rivals]
-        unpaired_gain = maker.mean(ours - _crossfit(of_rivals, ignored, maker)) if rivals else (math.nan, math.nan)
+        theirs = _doubt(_crossfit([trial.looks() for trial in rivals], ignored, maker), ignored, maker)[1]
+        unpaired_gain = maker.mean(ours - theirs) if rivals else (math.nan, math.nan)
 
     members, weights = [ignore_x], [float(shares[-1])]
     for trial, share in zip(mixed, shares[:-1].tolist(), strict=True):
@@ -362,6 +364,21 @@ def _crossfit(of_models: Sequence[Tensor], ignored: Tensor, maker: Maker) -> Ten
         shares = _shares(log_probs[:, others], maker.weight[others])
         outcome[here] = torch.logsumexp(log_probs[:, here] + shares.clamp(min=1e-300).log().unsqueeze(1), 0)
     return outcome
+
+
+def _doubt(scores: Tensor, ignored: Tensor, maker: Maker) -> tuple[float, Tensor]:
+    """How far to trust a mixture against the model that ignores x, and its scores with that much doubt in them.
+
+    The trust is how probable the held-out pairs make the mixture, with even odds beforehand; that in a pair's score comes
+    from the other folds. A handful of pairs leaves doubt, however lucky they were; more of them hardly any, either way.
+    """
+    fold, doubted = maker.folds.pairs, scores.clone()
+    evidence = maker.weight / maker.weight[fold >= 0].mean() * (scores - ignored)
+    for number in range(maker.folds.n_folds):
+        here, others = fold == number, (fold >= 0) & (fold != number)
+        odds = evidence[others].sum()
+        doubted[here] = torch.logaddexp(scores[here] + logsigmoid(odds), ignored[here] + logsigmoid(-odds))
+    return float(evidence[fold >= 0].sum().sigmoid()), doubted
 
 
 def _flattery(trials: Sequence[Trial], maker: Maker) -> float:
