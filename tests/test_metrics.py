@@ -3,6 +3,7 @@
 import numpy as np
 import ot
 import pytest
+import torch
 from scipy import stats
 
 from fewpairs import metrics
@@ -30,14 +31,26 @@ def test_mmd_of_equal_distributions_is_zero_on_average() -> None:
     assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(200)
 
 
+@pytest.mark.parametrize("n_others", [40, 57])
+def test_the_transport_cost_is_exact(n_others: int) -> None:
+    x, y = RANDOM.normal(size=(40, 3)), RANDOM.normal(size=(n_others, 3)) ** 3  # some of them far away
+    squared = ot.emd2([], [], ot.dist(x, y))
+    assert metrics.transport_cost(x, y) == pytest.approx(squared / 2, rel=1e-9)
+    assert metrics.wasserstein(x, y) == pytest.approx(np.sqrt(squared), rel=1e-9)
+    assert metrics.transport_cost(torch.from_numpy(x), torch.from_numpy(y)) == metrics.transport_cost(x, y)
+
+
+def test_the_transport_cost_of_a_shift_is_half_its_square() -> None:
+    x = RANDOM.normal(size=(300, 2))
+    assert metrics.transport_cost(x, x + np.array([3.0, 4.0])) == pytest.approx(12.5, rel=1e-9)
+
+
 def test_sinkhorn_is_about_half_the_squared_distance() -> None:
-    """Between two clouds of n points the exact distance comes from an assignment."""
     x, y = RANDOM.normal(size=(200, 2)), RANDOM.normal(size=(200, 2)) + np.array([3.0, 0.0])
     squared = ot.emd2([], [], ot.dist(x, y))
     assert metrics.sinkhorn_divergence(x, y) == pytest.approx(
         squared / 2, rel=0.01
     )  # blur 0.03 against a distance of 3
-    assert metrics.wasserstein(x, y) == pytest.approx(np.sqrt(squared), rel=0.01)
 
 
 def test_crps_and_energy_score_of_a_gaussian() -> None:

@@ -275,11 +275,11 @@ class Fit(Cell):
             )
             pairs = [(draws[:, place], true_draws[:, place]) for place in range(self.truth.n_points)]
             outcome["mmd"] = metrics.mmd_squared(cloud, true_cloud, bandwidth=bandwidth)
-            outcome["w2"] = metrics.sinkhorn_divergence(cloud, true_cloud)
+            outcome["transport"] = metrics.transport_cost(cloud, true_cloud)
             outcome["conditional_mmd"] = float(
                 np.mean([metrics.mmd_squared(*pair, bandwidth=bandwidth) for pair in pairs])
             )
-            outcome["conditional_w2"] = float(np.mean([metrics.sinkhorn_divergence(*pair) for pair in pairs]))
+            outcome["conditional_transport"] = float(np.mean([metrics.transport_cost(*pair) for pair in pairs]))
         if self.keeps_draws:
             outcome["cloud"] = model.sample(truth["x"][:512], 1, random_state=0)[0].tolist()
             outcome["shown"] = model.sample(POINTS, N_SHOWN, random_state=2).tolist()

@@ -26,16 +26,16 @@ __all__ = ["write_page"]
 
 COLUMNS = {
     "mmd": "MMD²",
-    "w2": "Sinkhorn",
+    "transport": "W₂²/2",
     "conditional_mmd": "conditional MMD²",
-    "conditional_w2": "conditional Sinkhorn",
+    "conditional_transport": "conditional W₂²/2",
     "nll": "NLL",
     "kl": "KL to the truth",
     "seconds": "seconds",
 }
-CONDITIONAL = ("conditional_mmd", "conditional_w2", "nll", "kl")  # what says how well p(y|x) itself was learnt
+CONDITIONAL = ("conditional_mmd", "conditional_transport", "nll", "kl")  # what says how well p(y|x) itself was learnt
 
-# The paper's own figures (its two tables of the Swiss roll): MMD², Sinkhorn, conditional MMD², conditional Sinkhorn.
+# The paper's own figures (its two tables of the Swiss roll): MMD², “W₂”, conditional MMD², conditional “W₂”.
 PAPER: dict[tuple[str, int], dict[str, tuple[float, float, float, float]]] = {
     (ROLL, 128): {
         "Regression": (8.25e-5, 3.77e-2, 37.61e-3, 89.76e-2),
@@ -231,7 +231,7 @@ def _mappings(plan: Plan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpa
 
 
 def _ablation_table(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> str:
-    columns = ("conditional_mmd", "conditional_w2", "nll")
+    columns = ("conditional_mmd", "conditional_transport", "nll")
     lines = []
     for (method, n_source, n_target), fits in plan.ablation().items():
         found = [outcomes[fit] for fit in fits if fit in outcomes]
@@ -277,7 +277,7 @@ def _worth(plan: Plan, outcomes: Outcomes) -> str:
 
 
 def _heatmaps(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> dict[str, Any]:
-    columns, grid = ("mmd", "w2", "conditional_mmd", "conditional_w2"), plan.scale.grid
+    columns, grid = ("mmd", "transport", "conditional_mmd", "conditional_transport"), plan.scale.grid
     maps: dict[str, dict[str, np.ndarray]] = {}
     for (method, n_slopes, n_atoms), fits in plan.grid().items():
         found = [outcomes[fit] for fit in fits if fit in outcomes]
@@ -332,12 +332,12 @@ def _how_made(plan: Plan, outcomes: Outcomes) -> str:
 HOW_MEASURED = (
     "<p><small>Mean ± standard deviation over {scale.n_seeds} draws of the data; bold: best, or not worse than the best by "
     "two standard errors of the difference over the same draws. MMD² is unbiased (it can be negative), with the paper's "
-    "five kernels around the median distance. Sinkhorn is the debiased divergence with cost |x−y|²/2 and ε = 0.001, about "
-    "W₂²/2, which the paper's tables call W₂. Unconditional: one y for each of {scale.n_draws} x's. Conditional: "
-    "{scale.n_draws} draws at each of {scale.n_points} x's, against true draws from the same coupling as the pairs. NLL: "
-    "mean −log p(y|x) of {scale.n_test} fresh pairs, in nats. “paper”: the figure in the paper's table, not comparable in "
-    "absolute value, because neither the kernel nor the true conditionals that made it are the documented ones. Our bounded "
-    "objective at μ = 1 is the loss of the paper's CGMM (SS), computed in full.</small></p>"
+    "five kernels around the median distance. W₂²/2 is the exact transport cost |x−y|²/2 between equally many draws; the "
+    "paper's tables estimate it (debiased Sinkhorn divergence, ε = 0.001) and call it W₂. Unconditional: one y for each of "
+    "{scale.n_draws} x's. Conditional: {scale.n_draws} draws at each of {scale.n_points} x's, against true draws from the "
+    "same coupling as the pairs. NLL: mean −log p(y|x) of {scale.n_test} fresh pairs, in nats. “paper”: the figure in the "
+    "paper's table, not comparable in absolute value, because neither the kernel nor the true conditionals that made it are "
+    "the documented ones. Our bounded objective at μ = 1 is the loss of the paper's CGMM (SS), computed in full.</small></p>"
 )
 WHY_RUNAWAY = (
     "<p>One network (two hidden layers of 16) without smoothing, the same start, step size and batches for all three. The "
