@@ -539,3 +539,18 @@ def test_without_unpaired_rows_nothing_is_said_of_them() -> None:
     assert (
         "brought" in (text := MixtureTranslator(**QUICK).fit(data.X, data.Y).summary()) and "unpaired rows" not in text
     )
+
+
+def test_unpaired_xs_alone_tell_nothing_about_y() -> None:
+    """The default is then the supervised model itself, to the last bit; a weight that was given is respected."""
+    data = draw()
+    settings = {**QUICK, "unpaired_weight": "auto"}
+    model, supervised = (
+        MixtureTranslator(**settings, objective=objective).fit(data.X, data.Y, X_unpaired=data.X_unpaired)
+        for objective in ("marginal", "supervised")
+    )
+    np.testing.assert_array_equal(model.score_samples(data.X, data.Y), supervised.score_samples(data.X, data.Y))
+    assert model.unpaired_gain_ == 0 and "helped to scale x alone" in model.summary()
+    forced = MixtureTranslator(**{**settings, "unpaired_weight": 1.0}).fit(data.X, data.Y, X_unpaired=data.X_unpaired)
+    assert forced.chosen_["objective"] == "marginal" or forced.finals_[0]["objective"] == "marginal"
+    assert "helped to scale" not in forced.summary()

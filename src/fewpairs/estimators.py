@@ -264,7 +264,7 @@ class MixtureTranslator(Translator):
             X: The x's of the pairs, (P, dim_x).
             y: The y's of the pairs, (P, dim_y) or (P,).
             sample_weight: One weight for each pair.
-            X_unpaired: More x's. None leaves the pairs' own.
+            X_unpaired: More x's. None leaves the pairs' own. Without Y_unpaired they help to scale x, and no more.
             Y_unpaired: More y's. None leaves the pairs' own; with neither the fit is supervised.
             X_unpaired_weight: One weight for each of them.
             Y_unpaired_weight: One weight for each of them.
@@ -280,7 +280,7 @@ class MixtureTranslator(Translator):
                     f"warm_start goes on with a model of {columns[0]} columns of X and {columns[1]} of Y, but "
                     f"{self.n_features_in_} and {self.n_outputs_} came. Use warm_start=False to begin anew."
                 )
-            self._learn(samples, clock, has_unpaired=X_unpaired is not None or Y_unpaired is not None)
+            self._learn(samples, clock)
         except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -311,7 +311,9 @@ class MixtureTranslator(Translator):
             return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
         settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name != "share")
         of_unpaired = ""
-        if sum(self.n_unpaired_) > 0:
+        if self.n_unpaired_[1] == 0 < self.n_unpaired_[0] and self.objective != self._objective():
+            of_unpaired = "; the unpaired x's, without unpaired y's, tell nothing about y and helped to scale x alone"
+        elif sum(self.n_unpaired_) > 0:
             gain = _gain(self.unpaired_gain_, self.unpaired_gain_error_)
             of_unpaired = f"; the unpaired rows brought {gain} against the best model without them"
         return (
@@ -357,19 +359,22 @@ class MixtureTranslator(Translator):
         model.plan_ = plan.eval().requires_grad_(False)
         return model
 
-    def _learn(self, samples: Samples, clock: Clock, *, has_unpaired: bool) -> None:
+    def _learn(self, samples: Samples, clock: Clock) -> None:
         is_continued = self.warm_start and hasattr(self, "plan_")
         with progress_bar(is_on=self.verbose) as on_step:
             maker = self._prepare(samples, clock, on_step, is_continued=is_continued)
-            if is_continued:
-                choice = resume(maker, *self._members())
-            else:
-                choice = choose(maker, self._wishes(), self._objective(has_unpaired))
+            choice = (
+                resume(maker, *self._members()) if is_continued else choose(maker, self._wishes(), self._objective())
+            )
         self._keep(choice)
 
-    def _objective(self, has_unpaired: bool) -> str:
-        """Without unpaired rows, or without weight on them, the marginal objective is the supervised one."""
-        is_supervised = self.objective == "marginal" and (not has_unpaired or self.unpaired_weight == 0)
+    def _objective(self) -> str:
+        """Without unpaired rows, or without weight on them, the marginal objective is the supervised one. Unpaired x's without
+        unpaired y's say nothing about y (they brought 0.01 nats in the battery, and half the noise): they get no weight unless
+        one was given."""
+        n_x, n_y = self.n_unpaired_
+        is_idle = n_y == 0 and (n_x == 0 or isinstance(self.unpaired_weight, str))
+        is_supervised = self.objective == "marginal" and (is_idle or self.unpaired_weight == 0)
         return "supervised" if is_supervised else self.objective
 
     def _prepare(self, samples: Samples, clock: Clock, on_step: Any, *, is_continued: bool = False) -> Maker:
@@ -538,8 +543,7 @@ def fit_together(models: Sequence[MixtureTranslator], data: Sequence[Mapping[str
         samples = model._gather(arguments["X"], arguments["y"], None, more_x, more_y, None, None)
         clock = Clock(model.time_budget, time.perf_counter())
         makers.append(model._prepare(samples, clock, lambda title, done: None))
-    has_unpaired = any(data[0].get(name) is not None for name in ("X_unpaired", "Y_unpaired"))
-    choices = choose_together(makers, models[0]._wishes(), models[0]._objective(has_unpaired))
+    choices = choose_together(makers, models[0]._wishes(), models[0]._objective())
     for model, choice in zip(models, choices, strict=True):
         model._keep(choice)
 
