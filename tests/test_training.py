@@ -17,7 +17,7 @@ from fewpairs.objectives import marginal, supervised
 from fewpairs.plans import MixturePlan
 from fewpairs.populations import Population
 from fewpairs.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing
-from fewpairs.training import MAX_SKIPPED, Dealer, Outcome, Settings, _Deck, score_held_out, train
+from fewpairs.training import MAX_SKIPPED, Dealer, Deck, Outcome, Settings, score_held_out, train
 
 N_FOLDS = 3
 
@@ -233,7 +233,7 @@ def test_no_time_at_all_leaves_the_plans_as_they_were(samples: Samples, folds: F
 
 @pytest.mark.parametrize("n_hands, n_cards", [(1, 7), (3, 5), (3, 40)])
 def test_every_row_is_dealt_once_before_any_comes_again(n_hands: int, n_cards: int, generator: torch.Generator) -> None:
-    deck = _Deck(50, torch.device("cpu"), generator)
+    deck = Deck(50, torch.device("cpu"), generator)
     dealt = torch.cat([deck.deal(n_hands, n_cards).flatten() for _ in range(50)])
     rounds = dealt[: len(dealt) // 50 * 50].reshape(-1, 50)
     assert torch.equal(rounds.sort(dim=1).values, torch.arange(50).expand_as(rounds))
@@ -241,7 +241,7 @@ def test_every_row_is_dealt_once_before_any_comes_again(n_hands: int, n_cards: i
 
 
 def test_a_small_deck_is_dealt_whole(generator: torch.Generator) -> None:
-    assert torch.equal(_Deck(5, torch.device("cpu"), generator).deal(3, 8), torch.arange(5).expand(3, -1))
+    assert torch.equal(Deck(5, torch.device("cpu"), generator).deal(3, 8), torch.arange(5).expand(3, -1))
 
 
 @pytest.mark.parametrize("batch_size", [16, 1000])

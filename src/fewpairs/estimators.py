@@ -21,11 +21,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from fewpairs.checks import warn_user
+from fewpairs.checks import as_device, warn_user
 from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, choose_together, resume
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
-from fewpairs.faces import Translator
+from fewpairs.faces import ClosedFormTranslator
 from fewpairs.files import read_model, write_model
 from fewpairs.folds import Folds, row_keys
 from fewpairs.makers import Candidate, Clock, Maker
@@ -68,7 +68,7 @@ PARTS: dict[str, Any] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhoo
 TENSORS = ("fold_keys_", "folds_")
 
 
-class MixtureTranslator(Translator):
+class MixtureTranslator(ClosedFormTranslator):
     """Learns p(y|x) as a mixture of Gaussians in closed form, from pairs and unpaired rows (EBiEOT-GMM).
 
     Arguments you may want:
@@ -240,6 +240,11 @@ class MixtureTranslator(Translator):
         self.dtype = dtype
         self.device = device
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it learns from, of "pairs", "source" (all x's) and "target" (all y's)."""
+        return ("pairs",) if self.objective == "supervised" else ("pairs", "source", "target")
+
     @classmethod
     def from_recipe(cls, name: Literal["paper", "authors"], **changes: Any) -> Self:
         """The paper's own method, to reproduce it: "paper" as its text says, "authors" as their notebook runs it."""
@@ -379,7 +384,7 @@ class MixtureTranslator(Translator):
 
     def _prepare(self, samples: Samples, clock: Clock, on_step: Any, *, is_continued: bool = False) -> Maker:
         """Scales the data, cuts them into folds, and hands them to a maker."""
-        random, device = check_random_state(self.random_state), self._device()
+        random, device = check_random_state(self.random_state), as_device(self.device)
         self.n_pairs_ = len(samples.pairs_x)
         self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
         keys = row_keys(samples)
@@ -501,19 +506,6 @@ class MixtureTranslator(Translator):
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "plan_")
         return self.x_scaler_(torch.tensor(self._check_x(X)))
-
-    def _device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise ValueError(f'device must be "auto", "cpu" or "cuda", but {self.device!r} came.') from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                f'device={self.device!r} was asked for, but torch sees no CUDA device here; use "auto" or "cpu".'
-            )
-        return device
 
 
 def _gain(gain: float, error: float) -> str:

@@ -1,7 +1,7 @@
-"""The face that every translator shows: what comes in is checked, and what goes out is read off p(y|x).
+"""The faces that translators show: what comes in is checked, and what goes out is in the user's units and shapes.
 
-A translator supplies `fit` and the distribution of y given x (`conditional`). Samples, densities, means, quantiles and
-intervals follow from that here, in the user's units and shapes.
+A `Translator` supplies `fit` and `sample`. A `ClosedFormTranslator` supplies the distribution of y given x (`conditional`), and
+samples, densities, means, quantiles and intervals are read off it here.
 """
 
 from abc import abstractmethod
@@ -21,60 +21,29 @@ from fewpairs import checks
 from fewpairs.conditionals import ConditionalEnsemble, ConditionalMixture
 from fewpairs.data import Samples
 
-__all__ = ["Translator"]
+__all__ = ["ClosedFormTranslator", "Translator"]
 
 LEAST_PAIRS = 2
 
 
 class Translator(RegressorMixin, BaseEstimator):
-    """Abstract: an estimator of p(y|x). See `estimators` for the ones to use."""
+    """Abstract: an estimator of p(y|x) that can be sampled from. See `estimators` and `baselines` for the ones to use."""
+
+    @property
+    @abstractmethod
+    def uses(self) -> tuple[str, ...]:
+        """What it learns from, of "pairs", "source" (all x's) and "target" (all y's)."""
 
     @abstractmethod
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
         """Learns from pairs and unpaired rows."""
 
     @abstractmethod
-    def conditional(self, X: Any) -> ConditionalMixture | ConditionalEnsemble:
-        """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
-
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
 
         Without a `random_state` of its own every call draws afresh, whatever the model's.
         """
-        check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
-        return self._outputs(self.conditional(X).sample((n_samples,), generator=generator))
-
-    def score_samples(self, X: Any, y: Any) -> np.ndarray:
-        """log p(y|x), one number a row, in the user's units."""
-        conditional = self.conditional(X)
-        y = self._check_y(y)
-        checks.refuse_unequal(conditional.batch_shape[0], len(y))
-        with torch.no_grad():
-            return conditional.log_prob(_tensor(y)).numpy()
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
-        scores = self.score_samples(X, y)
-        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The conditional mean: (rows, dim_y), or (rows,) if Y was one-dimensional."""
-        return self._outputs(self.conditional(X).mean)
-
-    def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
-        """The quantiles of each output on its own: (quantiles, rows, dim_y), or (quantiles, rows)."""
-        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
-        return self._outputs(self.conditional(X).icdf(torch.from_numpy(levels)))
-
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of the central interval of each output on its own."""
-        check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
-        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
-        return lower, upper
 
     def _gather(
         self,
@@ -150,8 +119,55 @@ class Translator(RegressorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = True  # `score` is a log-likelihood, not R²
+        tags.regressor_tags.poor_score = True  # it is made for distributions: `score` need not be R², nor high
         return tags
+
+
+class ClosedFormTranslator(Translator):
+    """Abstract: a translator whose p(y|x) is known in closed form."""
+
+    @abstractmethod
+    def conditional(self, X: Any) -> ConditionalMixture | ConditionalEnsemble:
+        """p(y|x) for each row, as a torch distribution in the user's units: `log_prob`, `sample`, `mean`, `cdf`, `icdf`."""
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
+        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
+
+        Without a `random_state` of its own every call draws afresh, whatever the model's.
+        """
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        return self._outputs(self.conditional(X).sample((n_samples,), generator=generator))
+
+    def score_samples(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y|x), one number a row, in the user's units."""
+        conditional = self.conditional(X)
+        y = self._check_y(y)
+        checks.refuse_unequal(conditional.batch_shape[0], len(y))
+        with torch.no_grad():
+            return conditional.log_prob(_tensor(y)).numpy()
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
+        scores = self.score_samples(X, y)
+        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The conditional mean: (rows, dim_y), or (rows,) if Y was one-dimensional."""
+        return self._outputs(self.conditional(X).mean)
+
+    def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """The quantiles of each output on its own: (quantiles, rows, dim_y), or (quantiles, rows)."""
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
+            raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
+        return self._outputs(self.conditional(X).icdf(torch.from_numpy(levels)))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the central interval of each output on its own."""
+        check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
+        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+        return lower, upper
 
 
 def _tensor(array: np.ndarray) -> Tensor:

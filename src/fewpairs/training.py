@@ -22,7 +22,7 @@ from fewpairs.plans import MixturePlan
 from fewpairs.populations import Population
 from fewpairs.smoothing import Smoothing
 
-__all__ = ["Dealer", "JointDealer", "Outcome", "Settings", "score_held_out", "train"]
+__all__ = ["Dealer", "Deck", "JointDealer", "Outcome", "Settings", "score_held_out", "train"]
 
 MAX_SKIPPED = 20  # steps in a row without a finite gradient: by then the parameters themselves are beyond repair
 
@@ -204,7 +204,7 @@ class Dealer:
         self.samples = samples
         self.sizes = (settings.pairs_batch_size, settings.batch_size, settings.batch_size)
         n_rows = (len(samples.pairs_x), len(samples.source), len(samples.target))
-        self.decks = [_Deck(n, samples.source.device, generator) for n in n_rows]
+        self.decks = [Deck(n, samples.source.device, generator) for n in n_rows]
 
     def hands(self, n_folds: int) -> tuple[Tensor, ...]:
         """The numbers of the next rows of pairs, source and target, (n_folds, rows) each."""
@@ -247,7 +247,7 @@ class JointDealer:
         return Samples(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
 
 
-class _Deck:
+class Deck:
     def __init__(self, n_rows: int, device: torch.device, generator: torch.Generator | None) -> None:
         self.n_rows, self.device, self.generator = n_rows, device, generator
         self.left = torch.zeros(0, dtype=torch.long, device=device)

@@ -1,0 +1,212 @@
+"""What every baseline shares: data at one scale, held-out early stopping, samples and densities in the user's units.
+
+A baseline's own file supplies its networks (`_build`), a step of its training (`_start`), how to draw y (`_draw`) and, if it
+has a density, its logarithm (`_log_prob`). All of these work in standardised units.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from fewpairs import checks
+from fewpairs.baselines.loops import Loop, Step, deal, hold_out
+from fewpairs.data import Samples, Scaler
+from fewpairs.faces import Translator
+from fewpairs.progress import progress_bar
+
+__all__ = ["Baseline", "DensityBaseline"]
+
+N_TO_JUDGE = 16  # draws at each held-out x for its energy score
+N_TO_AVERAGE = 256  # draws for a mean
+MOST_ROWS = 2**17  # rows of a network at once, in drawing and scoring
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Baseline(Translator):
+    """Abstract: a method of the paper's tables.
+
+    Arguments:
+        max_steps: The steps of training at the most.
+        learning_rate: Adam's.
+        batch_size: The rows of each kind in a step.
+        held_out: The share of the pairs that judge and do not teach: the networks of the best look at them are kept. 0 keeps
+            the last networks.
+        time_budget: The seconds that training may take.
+        random_state: A number makes the fit repeatable on the same machine, unless the time ends it.
+        device: "auto" takes a CUDA device if there is one, or name one.
+        verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
+
+    Attributes:
+        networks_: What was learnt, in standardised units.
+        history_: A list for each of "step", "seconds", "held_out" (negative log-likelihood where there is a density, energy
+            score where not; standardised units) and the losses of the method.
+        n_steps_: The step whose networks were kept.
+        ended_: "finished", "out of time", "interrupted" or "diverged".
+    """
+
+    title: ClassVar[str]
+    learns_from: ClassVar[tuple[str, ...]]
+    is_stochastic: ClassVar[bool] = True
+    too_far: ClassVar[float] = float(
+        "inf"
+    )  # a held-out energy score that ends so many times above its best has run away
+
+    max_steps: int = 3000
+    learning_rate: float = 1e-3
+    batch_size: int = 256
+    held_out: float = 0.2
+    time_budget: float | None = None
+    random_state: Any = None
+    device: str = "auto"
+    verbose: bool = True
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "max_steps": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 2, None, closed="left")],
+        "held_out": [Interval(Real, 0, 0.5, closed="both")],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "verbose": ["boolean"],
+    }
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it learns from, of "pairs", "source" (all x's) and "target" (all y's)."""
+        return self.learns_from
+
+    @abstractmethod
+    def _build(self, samples: Samples) -> nn.Module:
+        """The networks to begin with."""
+
+    @abstractmethod
+    def _start(self, networks: Any, samples: Samples) -> Step:
+        """Gets ready to train, and returns the function that takes one step with a minibatch and tells its losses."""
+
+    @abstractmethod
+    def _draw(self, networks: Any, x: Tensor) -> Tensor:
+        """One y for each x; torch's own generator draws."""
+
+    def fit(self, X: Any, y: Any, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
+        """Learns from pairs and unpaired rows; what a method has no use for scales the data and no more.
+
+        Arguments:
+            X: The x's of the pairs, (P, dim_x).
+            y: The y's of the pairs, (P, dim_y) or (P,).
+            X_unpaired: More x's.
+            Y_unpaired: More y's.
+        """
+        self._validate_params()
+        samples = self._gather(X, y, None, X_unpaired, Y_unpaired, None, None)
+        random, device = check_random_state(self.random_state), checks.as_device(self.device)
+        self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight)
+        self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight)
+        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
+        samples, x_judge, y_judge = hold_out(samples, self.held_out, random)
+        with _seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
+            networks = self._build(samples).to(device)
+            step = self._start(networks, samples)
+            loop = Loop(
+                self.max_steps,
+                time_budget=self.time_budget,
+                too_far=self.too_far,
+                on_step=lambda done: show(f"{self.title} learns p(y|x)", done),
+            )
+            loop.run(
+                networks, step, deal(samples, self.batch_size), lambda: self._judge(networks.eval(), x_judge, y_judge)
+            )
+        self.networks_ = networks.cpu().requires_grad_(False)
+        self.history_, self.ended_ = loop.history, loop.ended
+        self.n_steps_ = int(loop.history["step"][loop.best]) if loop.history else 0
+        if loop.ended == "diverged":
+            checks.warn_user(
+                f"{self.title}: training ran away; the networks of step {self.n_steps_} are kept. history_ tells how it went. "
+                "A smaller learning_rate helps.",
+                ConvergenceWarning,
+            )
+        if loop.ended == "interrupted":
+            checks.warn_user("Interrupted: the best networks so far are kept.")
+        return self
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
+        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
+
+        Without a `random_state` of its own every call draws afresh. A method that is not stochastic repeats itself.
+        """
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        x = self._standardised(X)
+        n_draws = n_samples if self.is_stochastic else 1
+        with torch.no_grad(), _seeded(int(check_random_state(random_state).randint(2**31)), torch.device("cpu")):
+            rows = x.repeat(n_draws, 1)
+            drawn = torch.cat([self._draw(self.networks_, some) for some in rows.split(MOST_ROWS)])
+        drawn = drawn.double().unflatten(0, (n_draws, len(x))) * self.y_scaler_.scale + self.y_scaler_.loc
+        return self._outputs(drawn.expand(n_samples, -1, -1).contiguous())
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The conditional mean, over many draws where the method is stochastic: (rows, dim_y), or (rows,)."""
+        return self.sample(X, N_TO_AVERAGE if self.is_stochastic else 1, random_state=0).mean(axis=0)
+
+    def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
+        """The mean energy score E|Y − y| − ½ E|Y − Y′| of the held-out pairs: the same for all that cannot do better."""
+        if len(x) == 0:
+            return float("nan")
+        n_draws = N_TO_JUDGE if self.is_stochastic else 1
+        with torch.no_grad():
+            draws = self._draw(networks, x.repeat(n_draws, 1)).unflatten(0, (n_draws, len(x)))
+            score = (draws - y).norm(dim=-1).mean()
+            if n_draws > 1:
+                between = torch.cdist(draws.transpose(0, 1), draws.transpose(0, 1)).sum((1, 2)).mean()
+                score = score - between / (2 * n_draws * (n_draws - 1))
+        return float(score)
+
+    def _standardised(self, X: Any) -> Tensor:
+        check_is_fitted(self, "networks_")
+        return self.x_scaler_(torch.tensor(self._check_x(X))).float()
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DensityBaseline(Baseline):
+    """Abstract: a baseline that knows log p(y|x)."""
+
+    @abstractmethod
+    def _log_prob(self, networks: Any, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x), one number a row."""
+
+    def score_samples(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y|x), one number a row, in the user's units."""
+        x = self._standardised(X)
+        rows = self._check_y(y)
+        checks.refuse_unequal(len(x), len(rows))
+        y_scaled = self.y_scaler_(torch.tensor(rows)).float()
+        parts = zip(x.split(MOST_ROWS), y_scaled.split(MOST_ROWS), strict=True)
+        with torch.no_grad():
+            scores = torch.cat([self._log_prob(self.networks_, *part) for part in parts]).double()
+        return (scores - self.y_scaler_.scale.log().sum()).numpy()
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
+        scores = self.score_samples(X, y)
+        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
+
+    def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
+        with torch.no_grad():
+            return float(-self._log_prob(networks, x, y).mean())
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Everything inside draws from torch's own generators, which begin at this seed and are put back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,138 @@
+"""The loop that all baselines share: steps of the method's own making, looks at held-out pairs, and the best look is kept."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fewpairs.data import Samples
+from fewpairs.folds import Folds
+from fewpairs.training import Deck
+
+__all__ = ["Loop", "Step", "deal", "descend", "hold_out"]
+
+Step = Callable[[Samples], Mapping[str, Tensor]]  # one step with a minibatch; the losses it saw, by name
+
+N_LOOKS = 30
+FIRST_LOOK = 10
+
+
+@dataclass
+class Loop:
+    """Runs training and remembers what happened.
+
+    Arguments:
+        max_steps: How many steps at the most.
+        time_budget: The seconds it may take; None is no bound.
+        too_far: A held-out score that ends more than so many times above its best has run away.
+        on_step: Called after each step with the part of the work done so far.
+
+    Attributes:
+        history: A list for each of "step", "seconds", "held_out" (lower is better; NaN if nothing is held out), and for each
+            loss that the step reports.
+        best: The number of the look whose networks were kept.
+        ended: "finished", "out of time", "interrupted" or "diverged": numbers that are not finite, or a score that ran away.
+    """
+
+    max_steps: int
+    time_budget: float | None = None
+    too_far: float = math.inf
+    on_step: Callable[[float], None] = lambda done: None
+    history: dict[str, list[float]] = field(default_factory=dict)
+    best: int = 0
+    ended: str = "finished"
+
+    def run(
+        self,
+        networks: nn.Module,
+        step: Step,
+        batches: Iterator[Samples],
+        judge: Callable[[], float],
+    ) -> None:
+        """Improves the networks in place.
+
+        Arguments:
+            networks: Everything that is learnt.
+            step: One step of training with a minibatch; returns its losses by name.
+            batches: The minibatches, without end.
+            judge: The score of the networks on held-out pairs, lower is better; NaN keeps the last look.
+        """
+        start, number, losses = time.perf_counter(), 0, dict[str, Tensor]()
+        best_score, best_state = math.inf, copy.deepcopy(networks.state_dict())
+
+        def look() -> bool:
+            """Looks at the held-out pairs; says whether there is anything to go on with."""
+            nonlocal best_score, best_state
+            score = judge()
+            found = {"step": number, "seconds": time.perf_counter() - start, "held_out": score}
+            found |= {name: float(loss) for name, loss in losses.items()}
+            for name, value in found.items():
+                self.history.setdefault(name, []).append(value)
+            is_sound = all(bool(torch.isfinite(tensor).all()) for tensor in networks.state_dict().values())
+            is_sound &= all(math.isfinite(value) for name, value in found.items() if name != "held_out")
+            if is_sound and not score >= best_score:  # NaN: nothing is held out, and the last look is as good as any
+                best_score, self.best = score, len(self.history["step"]) - 1
+                best_state = copy.deepcopy(networks.state_dict())
+            return is_sound and not math.isinf(score)
+
+        # Looks are close together at first: a network of many parameters has learnt all from few pairs within some tens of steps.
+        looks = set(np.geomspace(min(FIRST_LOOK, self.max_steps), self.max_steps, N_LOOKS).round().astype(int).tolist())
+        try:
+            while number < self.max_steps:
+                if self.time_budget is not None and time.perf_counter() - start > self.time_budget:
+                    self.ended = "out of time"
+                    break
+                networks.train()
+                losses = dict(step(next(batches)))
+                networks.eval()
+                number += 1
+                if number in looks and not look():
+                    self.ended = "diverged"
+                    break
+                self.on_step(number / self.max_steps)
+        except KeyboardInterrupt:
+            self.ended = "interrupted"
+        if self.ended in ("out of time", "interrupted") and losses:
+            look()
+        held_out = self.history.get("held_out", [])
+        if self.ended == "finished" and held_out and held_out[-1] > self.too_far * best_score:
+            self.ended = "diverged"
+        networks.load_state_dict(best_state)
+        networks.eval()
+
+
+def deal(samples: Samples, batch_size: int) -> Iterator[Samples]:
+    """Minibatches without end, every row once before any comes again; torch's own generator shuffles."""
+    device = samples.source.device
+    decks = [Deck(len(rows), device, None) for rows in (samples.pairs_x, samples.source, samples.target)]
+    while True:
+        p, q, r = (deck.deal(1, batch_size)[0] for deck in decks)
+        yield Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
+
+
+def hold_out(samples: Samples, share: float, random: np.random.RandomState) -> tuple[Samples, Tensor, Tensor]:
+    """Keeps a share of the pairs apart, with all their traces in source and target: what is left, and their x's and y's."""
+    if share == 0:
+        return samples, samples.pairs_x[:0], samples.pairs_y[:0]
+    folds = Folds.cut(samples, max(round(1 / share), 2), random).to(samples.source.device)
+    here, p, q, r = folds.pairs == 0, folds.pairs != 0, folds.source != 0, folds.target != 0
+    left = Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
+    return left, samples.pairs_x[here], samples.pairs_y[here]
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Callable[[Samples], Tensor]) -> Step:
+    """The step of a method that has one loss and minimises it."""
+
+    def step(batch: Samples) -> dict[str, Tensor]:
+        value = loss(batch)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        return {"loss": value.detach()}
+
+    return step
