@@ -50,7 +50,7 @@ class Baseline(Translator):
     Attributes:
         networks_: What was learnt, in standardised units.
         history_: A list for each of "step", "seconds", "held_out" (negative log-likelihood where there is a density, energy
-            score where not; standardised units) and the losses of the method.
+            score where not, square error of a map; standardised units) and the losses of the method.
         n_steps_: The step whose networks were kept.
         ended_: "finished", "out of time", "interrupted" or "diverged".
     """
@@ -158,17 +158,13 @@ class Baseline(Translator):
         return self.sample(X, N_TO_AVERAGE if self.is_stochastic else 1, random_state=0).mean(axis=0)
 
     def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
-        """The mean energy score E|Y − y| − ½ E|Y − Y′| of the held-out pairs: the same for all that cannot do better."""
-        if len(x) == 0:
-            return float("nan")
-        n_draws = N_TO_JUDGE if self.is_stochastic else 1
+        """The mean energy score E|Y − y| − ½ E|Y − Y′| of the held-out pairs, or the square error of a map; NaN without pairs."""
         with torch.no_grad():
-            draws = self._draw(networks, x.repeat(n_draws, 1)).unflatten(0, (n_draws, len(x)))
-            score = (draws - y).norm(dim=-1).mean()
-            if n_draws > 1:
-                between = torch.cdist(draws.transpose(0, 1), draws.transpose(0, 1)).sum((1, 2)).mean()
-                score = score - between / (2 * n_draws * (n_draws - 1))
-        return float(score)
+            if not self.is_stochastic:
+                return float((self._draw(networks, x) - y).square().sum(-1).mean())
+            draws = self._draw(networks, x.repeat(N_TO_JUDGE, 1)).unflatten(0, (N_TO_JUDGE, len(x)))
+            between = torch.cdist(draws.transpose(0, 1), draws.transpose(0, 1)).sum((1, 2)) / (N_TO_JUDGE - 1)
+            return float(((draws - y).norm(dim=-1).mean(0) - between / (2 * N_TO_JUDGE)).mean())
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "networks_")

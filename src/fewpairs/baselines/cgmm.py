@@ -24,6 +24,8 @@ from fewpairs.starts import place_on_samples
 
 __all__ = ["CGMM", "CGMMSS"]
 
+LEAST_LOG_STD = -7.0  # a thousandth of y's spread: a part that closes in on one pair stays finite
+
 
 class _MixtureNetwork(nn.Module):
     """x → a mixture of Gaussians with diagonal covariances."""
@@ -36,7 +38,7 @@ class _MixtureNetwork(nn.Module):
     def forward(self, x: Tensor) -> MixtureSameFamily:
         log_w, mean, log_std = self.network(x).split(self.sizes, dim=-1)
         mean, log_std = (part.unflatten(-1, (self.sizes[0], -1)) for part in (mean, log_std))
-        parts = Independent(Normal(mean, log_std.exp(), validate_args=False), 1)
+        parts = Independent(Normal(mean, log_std.clamp(min=LEAST_LOG_STD).exp(), validate_args=False), 1)
         return MixtureSameFamily(Categorical(logits=log_w, validate_args=False), parts, validate_args=False)
 
 
