@@ -34,6 +34,18 @@ ROOMS = [
     "files",
     "faces",
     "estimators",
+    "baselines.loops",
+    "baselines.base",
+    "baselines.regression",
+    "baselines.cgmm",
+    "baselines.gans",
+    "baselines.condnf",
+    "baselines.gnot",
+    "baselines.parot",
+    "baselines.dcpeme",
+    "baselines.otcs",
+    "baselines.fsbm",
+    "baselines.__init__",
     "methods",
     "metrics",
     "datasets",
@@ -61,7 +73,8 @@ def imports_of(room: str) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "fewpairs":
             found |= {name.name if (SOURCE / f"{name.name}.py").exists() else "__init__" for name in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fewpairs."):
-            found.add(node.module.removeprefix("fewpairs."))
+            room = node.module.removeprefix("fewpairs.")
+            found.add(f"{room}.__init__" if (SOURCE / room.replace(".", "/")).is_dir() else room)
         elif isinstance(node, ast.Import) and any(name.name == "fewpairs" for name in node.names):
             found.add("__init__")
     return found

@@ -18,7 +18,6 @@ from sklearn.utils.validation import _num_samples
 __all__ = [
     "Unpaired",
     "are_indexed_apart",
-    "as_device",
     "as_rows",
     "as_weight",
     "column_names",
@@ -33,19 +32,6 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
-
-
-def as_device(name: str) -> torch.device:
-    """The device of this name, "auto" being a CUDA device if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f'device must be "auto", "cpu" or "cuda", but {name!r} came.') from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f'device={name!r} was asked for, but torch sees no CUDA device here; use "auto" or "cpu".')
-    return device
 
 
 class Unpaired:

@@ -21,11 +21,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from fewpairs.checks import as_device, warn_user
+from fewpairs.checks import warn_user
 from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, choose_together, resume
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
-from fewpairs.faces import ClosedFormTranslator
+from fewpairs.faces import ClosedFormTranslator, as_device
 from fewpairs.files import read_model, write_model
 from fewpairs.folds import Folds, row_keys
 from fewpairs.makers import Candidate, Clock, Maker

@@ -21,7 +21,7 @@ from fewpairs import checks
 from fewpairs.conditionals import ConditionalEnsemble, ConditionalMixture
 from fewpairs.data import Samples
 
-__all__ = ["ClosedFormTranslator", "Translator"]
+__all__ = ["ClosedFormTranslator", "Translator", "as_device"]
 
 LEAST_PAIRS = 2
 
@@ -168,6 +168,19 @@ class ClosedFormTranslator(Translator):
         check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
         lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
         return lower, upper
+
+
+def as_device(name: str) -> torch.device:
+    """The device of this name, "auto" being a CUDA device if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f'device must be "auto", "cpu" or "cuda", but {name!r} came.') from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'device={name!r} was asked for, but torch sees no CUDA device here; use "auto" or "cpu".')
+    return device
 
 
 def _tensor(array: np.ndarray) -> Tensor:

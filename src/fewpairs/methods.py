@@ -4,8 +4,8 @@ A study asks this list for its rows; to be in it is to be registered:
 
     register(Method("my method", make_my_estimator))
 
-where make_my_estimator(random_state=…, device=…, effort=…) returns an estimator with `fit`, `sample` and, if it has a density,
-`score_samples`. An effort below one asks for that part of the usual training.
+where make_my_estimator(random_state=…, device=…, effort=…) returns an estimator with `fit`, `uses`, `sample` and, if it has a
+density, `score_samples`. An effort below one asks for that part of the usual training.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from fewpairs.baselines import REGISTRY, Baseline
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.faces import Translator
 from fewpairs.recipes import RECIPES
@@ -27,13 +28,11 @@ class Method:
     Attributes:
         name: What it is called there.
         make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
-        has_density: Whether it has a `score_samples`.
         is_fixed: Whether it leaves nothing to choose, so that `fit_together` can fit several seeds at once.
     """
 
     name: str
     make: Callable[..., Translator]
-    has_density: bool = True
     is_fixed: bool = False
 
 
@@ -65,8 +64,18 @@ def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
     return make
 
 
+def _baseline(kind: type[Baseline]) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = kind(random_state=random_state, device=device, verbose=False)
+        return model.set_params(max_steps=max(round(model.max_steps * effort), 1))
+
+    return make
+
+
 register(Method("fewpairs default", _ours()))
 register(Method("supervised", _ours(objective="supervised")))
 register(Method("paper's loss, our settings", _ours(objective="inverse_eot")))
 register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True))
 register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))
+for _kind in REGISTRY.values():
+    register(Method(_kind.title, _baseline(_kind)))

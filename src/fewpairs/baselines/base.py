@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fewpairs import checks
 from fewpairs.baselines.loops import Loop, Step, deal, hold_out
 from fewpairs.data import Samples, Scaler
-from fewpairs.faces import Translator
+from fewpairs.faces import Translator, as_device
 from fewpairs.progress import progress_bar
 
 __all__ = ["Baseline", "DensityBaseline"]
@@ -109,7 +109,7 @@ class Baseline(Translator):
         """
         self._validate_params()
         samples = self._gather(X, y, None, X_unpaired, Y_unpaired, None, None)
-        random, device = check_random_state(self.random_state), checks.as_device(self.device)
+        random, device = check_random_state(self.random_state), as_device(self.device)
         self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight)
         self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)

@@ -81,7 +81,8 @@ class Loop:
             return is_sound and not math.isinf(score)
 
         # Looks are close together at first: a network of many parameters has learnt all from few pairs within some tens of steps.
-        looks = set(np.geomspace(min(FIRST_LOOK, self.max_steps), self.max_steps, N_LOOKS).round().astype(int).tolist())
+        first = min(FIRST_LOOK, max(self.max_steps // N_LOOKS, 1))
+        looks = set(np.geomspace(first, self.max_steps, N_LOOKS).round().astype(int).tolist())
         try:
             while number < self.max_steps:
                 if self.time_budget is not None and time.perf_counter() - start > self.time_budget:

@@ -257,7 +257,7 @@ class Fit(Cell):
     def _measure(self, model: Any, store: Store, device: str) -> dict[str, Any]:
         truth = {name: np.asarray(part) for name, part in _found(store, self.truth).items()}
         outcome: dict[str, Any] = {}
-        if METHODS[self.method].has_density:
+        if hasattr(model, "score_samples"):
             log_prob = model.score_samples(truth["x"], truth["y"])
             outcome["nll"] = metrics.negative_log_likelihood(log_prob)
             if "log_prob" in truth:

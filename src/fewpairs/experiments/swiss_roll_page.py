@@ -111,6 +111,8 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
                     "Squares: three x's; red: y's drawn for each of them; grey: one y for each of many x's. First draw.",
                 )
     parts.append(HOW_MEASURED.format(scale=scale))
+    parts.append("<h2>What each method learns from</h2>")
+    parts.append(_usage_table())
 
     parts.append("<h2>With and without unpaired rows</h2>")
     parts.append(_ablation_table(plan, outcomes, tables))
@@ -210,6 +212,17 @@ def _numbers(rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, dict[str, li
         }
         for method, outcomes in rows.items()
     }
+
+
+def _usage_table() -> str:
+    """Asked of the methods themselves."""
+    kinds, lines = {"pairs": "pairs", "source": "unpaired x's", "target": "unpaired y's"}, []
+    for name, method in METHODS.items():
+        model = method.make(random_state=0, device="cpu")
+        answers = [kind in model.uses for kind in kinds]
+        answers += [getattr(model, "is_stochastic", True), hasattr(model, "score_samples")]
+        lines.append([name, *("✓" if answer else "" for answer in answers)])
+    return as_table(["", *kinds.values(), "draws y at random", "has a density"], lines)
 
 
 def _mappings(plan: Plan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpaired: int) -> Any:

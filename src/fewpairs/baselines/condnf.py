@@ -1,0 +1,114 @@
+"""CondNF: a conditional normalising flow, by the likelihood of the pairs; and the same with a marginal likelihood of y.
+
+p(y|x) = p_z(G⁻¹(y|x)) |∂G⁻¹/∂y|, G made of affine couplings (RealNVP) or of splines. `CondNFSS` adds the paper's natural loss,
+−mean_target log mean_source p(y|x), with all cross terms formed: every y of a minibatch meets every x of it.
+"""
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar
+
+import torch
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor, nn
+
+from fewpairs.baselines.base import DensityBaseline
+from fewpairs.baselines.loops import Step, descend
+from fewpairs.data import Samples
+
+__all__ = ["CondNF", "CondNFSS"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CondNF(DensityBaseline):
+    """A conditional normalising flow, by −mean_pairs log p(y|x).
+
+    Arguments:
+        flow: "realnvp" has affine couplings, as in the paper; "spline" has monotonic rational-quadratic splines, one output
+            after the other. A single output has nothing to couple: "realnvp" is then one Gaussian for each x, while "spline"
+            can have any shape.
+        n_transforms: The couplings, or the splines.
+        hidden: The widths of the hidden layers of each one's network.
+        weight_decay: AdamW's.
+
+    See `Baseline` for the others.
+    """
+
+    title: ClassVar[str] = "CondNF"
+    learns_from: ClassVar[tuple[str, ...]] = ("pairs",)
+
+    flow: str = "realnvp"
+    n_transforms: int = 5
+    hidden: tuple[int, ...] = (128, 128)
+    weight_decay: float = 0.01
+    learning_rate: float = 3e-4
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **DensityBaseline._parameter_constraints,
+        "flow": [StrOptions({"realnvp", "spline"})],
+        "n_transforms": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def _build(self, samples: Samples) -> nn.Module:
+        flows = _import_flows()
+        make = {"realnvp": flows.RealNVP, "spline": flows.NSF}[self.flow]
+        return make(
+            samples.target.shape[1],
+            samples.source.shape[1],
+            transforms=self.n_transforms,
+            hidden_features=list(self.hidden),
+        )
+
+    def _start(self, networks: nn.Module, samples: Samples) -> Step:
+        optimizer = torch.optim.AdamW(networks.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        return descend(optimizer, lambda batch: self._loss(networks, batch))
+
+    def _loss(self, networks: nn.Module, batch: Samples) -> Tensor:
+        return -networks(batch.pairs_x).log_prob(batch.pairs_y).mean()
+
+    def _draw(self, networks: nn.Module, x: Tensor) -> Tensor:
+        return networks(x).sample()
+
+    def _log_prob(self, networks: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return networks(x).log_prob(y)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CondNFSS(CondNF):
+    """The same flow, by −mean_pairs log p(y|x) − mean_target log p̂(y), p̂ the average of p(·|x) over the source.
+
+    Arguments:
+        cross_size: The x's of the source, and the y's of the target, that meet in a step: its cost grows with the square.
+
+    See `CondNF` and `Baseline` for the others.
+    """
+
+    title: ClassVar[str] = "CondNF (SS)"
+    learns_from: ClassVar[tuple[str, ...]] = ("pairs", "source", "target")
+
+    cross_size: int = 64
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CondNF._parameter_constraints,
+        "cross_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def _loss(self, networks: nn.Module, batch: Samples) -> Tensor:
+        some_x, some_y = batch.source[: self.cross_size], batch.target[: self.cross_size]
+        return super()._loss(networks, batch) - log_marginal(networks, some_x, some_y).mean()
+
+
+def log_marginal(networks: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    """log mean_q p(y_r | x_q) for each y of the target, over all x's of the source."""
+    x, y = source.repeat(len(target), 1), target.repeat_interleave(len(source), 0)
+    cross = networks(x).log_prob(y).unflatten(0, (len(target), len(source)))  # (R, Q)
+    return cross.logsumexp(1) - math.log(len(source))
+
+
+def _import_flows() -> Any:
+    try:
+        from zuko import flows
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("Normalising flows need the library zuko: pip install zuko") from error
+    return flows
