@@ -55,6 +55,7 @@ ROOMS = [
     "demo",
     "experiments.__init__",
     "experiments.cells",
+    "experiments.swiss_roll_cells",
     "experiments.swiss_roll",
     "experiments.swiss_roll_page",
     "cli",

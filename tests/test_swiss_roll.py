@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from fewpairs.cli import app
 from fewpairs.experiments import swiss_roll_page
 from fewpairs.experiments.cells import Outcomes, Store
-from fewpairs.experiments.swiss_roll import ANALYTIC, FULL, OURS, ROLL, TINY, Draw, Fit, Plan, Truth, run_study
+from fewpairs.experiments.swiss_roll import FULL, OURS, TINY, Plan, run_study
+from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS, Method, register
 
 
@@ -55,7 +56,7 @@ def test_the_numbers_are_those_of_the_cells(study: tuple[Path, Plan, Outcomes]) 
     tables = json.loads((folder / "results.json").read_text())["tables"]
     for table in tables[:2]:
         for method, fits in plan.main(table["problem"], table["P"], table["Q"]).items():
-            assert table["rows"][method]["nll"] == [outcomes[fit]["nll"] for fit in fits]
+            assert table["rows"][method]["mmd"] == [outcomes[fit]["mmd"] for fit in fits]
     assert "kl" in tables[1]["rows"][OURS] and "kl" not in tables[0]["rows"][OURS]
 
 
@@ -130,7 +131,7 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
             seen.update(X=X, y=y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
 
     spy = Method("spy", lambda **options: Spy())
-    monkeypatch.setattr("fewpairs.experiments.swiss_roll.METHODS", {"spy": spy})
+    monkeypatch.setattr("fewpairs.experiments.swiss_roll_cells.METHODS", {"spy": spy})
     Fit(draw, truth, "spy", n_pairs=5, n_source=0, n_target=7, has_metrics=False).run(store, "cpu")
     data = store.read(draw)
     assert data is not None and seen["X"].tolist() == data["X"][:5] and seen["y"].tolist() == data["Y"][:5]

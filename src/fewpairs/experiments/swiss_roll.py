@@ -1,33 +1,21 @@
-"""The paper's main experiment, Gaussian → Swiss roll, and everything around it: what is run.
+"""The paper's main experiment, Gaussian → Swiss roll, and everything around it: which fits, of which sizes.
 
-Every fit is one cell: a method, a number of rows of each kind, a seed. All cells of a seed share one draw of the data (a fit
-with fewer pairs has the first of them), all cells of a problem one set of fresh pairs and true conditional draws to be judged
-by, from the same coupling as the pairs. Tables, figures and the page are made in `swiss_roll_page`.
+Every fit is one cell (`swiss_roll_cells`): a method, a number of rows of each kind, a seed. Sections share cells. Tables,
+figures and the page are made in `swiss_roll_page`.
 """
 
-import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from fewpairs import metrics
-from fewpairs.datasets import AnalyticSwissRoll, Problem, SwissRoll
-from fewpairs.estimators import fit_together
 from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
+from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS
 
-__all__ = ["ANALYTIC", "FAST", "FULL", "OURS", "POINTS", "ROLL", "TINY", "Draw", "Fit", "Scale", "Truth", "run_study"]
+__all__ = ["FAST", "FULL", "OURS", "TINY", "Plan", "Scale", "run_study"]
 
-ROLL, ANALYTIC = "Swiss roll", "analytic Swiss roll"
-PROBLEMS: dict[str, Callable[[], Problem]] = {ROLL: SwissRoll, ANALYTIC: AnalyticSwissRoll}
 OURS = "fewpairs default"
-POINTS = np.array([[-2.0, 0.0], [2.0, 2.0], [0.0, 0.0]])  # where the paper's figure shows p(y|x)
-N_SHOWN = 64  # draws of y at each of them
 
 # Settings for the heatmaps over M and N, where both are given: nothing else is searched for.
 FIXED = {
@@ -121,171 +109,6 @@ TINY = Scale(
     sweep=(16, 24),
     grid=(2, 3),
 )
-
-
-@dataclass(frozen=True)
-class Draw(Cell):
-    """One draw of the data: n_rows pairs, unpaired x's and unpaired y's."""
-
-    problem: str
-    n_rows: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"data-{_slug(self.problem)}-{self.n_rows}-seed{self.seed}"
-
-    @property
-    def effort(self) -> float:
-        return 0.003 * self.n_rows
-
-    def run(self, store: Store, device: str) -> dict[str, Any]:
-        rows = {"n_pairs": self.n_rows, "n_source": self.n_rows, "n_target": self.n_rows}
-        data = PROBLEMS[self.problem]().draw(**rows, seed=self.seed)
-        return {name: part.tolist() for name, part in vars(data).items()}
-
-
-@dataclass(frozen=True)
-class Truth(Cell):
-    """What models are judged by: fresh pairs, true draws of y at a few x's, and y's on their own."""
-
-    problem: str
-    n_test: int
-    n_points: int
-    n_draws: int
-
-    seed = 1_000_000  # far from the seeds of the data
-
-    @property
-    def name(self) -> str:
-        return f"truth-{_slug(self.problem)}-{self.n_points}x{self.n_draws}"
-
-    @property
-    def effort(self) -> float:
-        return 0.003 * (self.n_test + self.n_points * self.n_draws)
-
-    def run(self, store: Store, device: str) -> dict[str, Any]:
-        problem = PROBLEMS[self.problem]()
-        x, y = problem.draw_pairs(self.n_test, seed=self.seed)
-        points = np.concatenate([problem.draw_pairs(self.n_points, seed=self.seed + 1)[0], POINTS])
-        draws = problem.sample(points, n_samples=self.n_draws, seed=self.seed + 2)
-        _, cloud = problem.draw_pairs(self.n_draws, seed=self.seed + 3)
-        outcome = {
-            "x": x,
-            "y": y,
-            "points": points[: self.n_points],
-            "draws": draws[:, : self.n_points],
-            "shown": draws[:N_SHOWN, self.n_points :],
-            "cloud": cloud,
-        }
-        if hasattr(problem, "conditional"):
-            outcome["log_prob"] = problem.conditional(x).log_prob(torch.from_numpy(y)).numpy()
-        bandwidth = metrics.median_distance(np.concatenate([x[:1024], y[:1024]]))
-        return {"bandwidth": bandwidth, **{name: part.tolist() for name, part in outcome.items()}}
-
-
-@dataclass(frozen=True)
-class Fit(Cell):
-    """One fit of one method to the first rows of a draw, and all that is measured of it."""
-
-    draw: Draw
-    truth: Truth
-    method: str
-    n_pairs: int
-    n_source: int
-    n_target: int
-    part: float = 1.0  # of the usual training
-    settings: tuple[tuple[str, Any], ...] = ()
-    has_metrics: bool = True  # whether clouds are compared, which takes longer than the likelihood
-    keeps_draws: bool = False
-    keeps_history: bool = False
-
-    @property
-    def name(self) -> str:
-        sizes = f"P{self.n_pairs}-Q{self.n_source}-R{self.n_target}"
-        letters = {"n_slopes": "M", "n_atoms": "N", "objective": ""}
-        sizes += "".join(f"-{letters[name]}{_slug(str(value))}" for name, value in self.settings if name in letters)
-        return f"{_slug(self.draw.problem)}-{_slug(self.method)}-{sizes}-seed{self.draw.seed}"
-
-    @property
-    def effort(self) -> float:
-        of_metrics = 5e-4 * self.truth.n_points * self.truth.n_draws if self.has_metrics else 0.0
-        return of_metrics + self.part * (150 if "EBiEOT" in self.method else 60 + 0.01 * self.n_pairs)
-
-    @property
-    def batch(self) -> str | None:
-        """Seeds of a method that leaves nothing to choose are fitted together."""
-        if not METHODS[self.method].is_fixed:
-            return None
-        alike = replace(self, draw=replace(self.draw, seed=0), keeps_draws=False)
-        return alike.key
-
-    def run(self, store: Store, device: str) -> dict[str, Any]:
-        return self.run_batch([self], store, device)[0]
-
-    def run_batch(self, cells: Sequence[Cell], store: Store, device: str) -> list[dict[str, Any]]:
-        fits = [cell for cell in cells if isinstance(cell, Fit)]
-        models, data = [fit._model(device) for fit in fits], [fit._data(store) for fit in fits]
-        start = time.perf_counter()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if METHODS[self.method].is_fixed:
-                fit_together(models, data)
-            else:
-                for model, arguments in zip(models, data, strict=True):
-                    model.fit(**arguments)
-        outcome = {
-            "seconds": (time.perf_counter() - start) / len(fits),
-            "n_together": len(fits),
-            "warnings": sorted({str(warning.message) for warning in caught}),
-        }
-        with warnings.catch_warnings():  # that some of the fresh x's lie far out is no news here
-            warnings.simplefilter("ignore")
-            return [outcome | fit._measure(model, store, device) for fit, model in zip(fits, models, strict=True)]
-
-    def _model(self, device: str) -> Any:
-        model = METHODS[self.method].make(random_state=self.draw.seed, device=device, effort=self.part)
-        return model.set_params(**dict(self.settings))
-
-    def _data(self, store: Store) -> dict[str, np.ndarray]:
-        """The arguments of `fit`; a kind of unpaired rows that is not wanted is left out."""
-        rows = {"X": ("X", self.n_pairs), "y": ("Y", self.n_pairs)}
-        rows |= {"X_unpaired": ("X_unpaired", self.n_source), "Y_unpaired": ("Y_unpaired", self.n_target)}
-        found = _found(store, self.draw)
-        return {argument: np.array(found[name][:n]) for argument, (name, n) in rows.items() if n > 0}
-
-    def _measure(self, model: Any, store: Store, device: str) -> dict[str, Any]:
-        truth = {name: np.asarray(part) for name, part in _found(store, self.truth).items()}
-        outcome: dict[str, Any] = {}
-        if hasattr(model, "score_samples"):
-            log_prob = model.score_samples(truth["x"], truth["y"])
-            outcome["nll"] = metrics.negative_log_likelihood(log_prob)
-            if "log_prob" in truth:
-                outcome["kl"] = float(np.mean(truth["log_prob"] - log_prob))
-        if self.has_metrics:
-            bandwidth = float(truth["bandwidth"])
-            cloud, draws, true_cloud, true_draws = (
-                torch.as_tensor(points, device=device)
-                for points in (
-                    model.sample(truth["x"][: self.truth.n_draws], 1, random_state=0)[0],
-                    model.sample(truth["points"], self.truth.n_draws, random_state=1),
-                    truth["cloud"],
-                    truth["draws"],
-                )
-            )
-            pairs = [(draws[:, place], true_draws[:, place]) for place in range(self.truth.n_points)]
-            outcome["mmd"] = metrics.mmd_squared(cloud, true_cloud, bandwidth=bandwidth)
-            outcome["transport"] = metrics.transport_cost(cloud, true_cloud)
-            outcome["conditional_mmd"] = float(
-                np.mean([metrics.mmd_squared(*pair, bandwidth=bandwidth) for pair in pairs])
-            )
-            outcome["conditional_transport"] = float(np.mean([metrics.transport_cost(*pair) for pair in pairs]))
-        if self.keeps_draws:
-            outcome["cloud"] = model.sample(truth["x"][:512], 1, random_state=0)[0].tolist()
-            outcome["shown"] = model.sample(POINTS, N_SHOWN, random_state=2).tolist()
-        if self.keeps_history:
-            outcome["history"] = model.history_
-        return outcome
 
 
 @dataclass(frozen=True)
@@ -439,14 +262,3 @@ def run_study(
     outcomes.of_key |= of_data.of_key
     outcomes.failures |= of_data.failures
     return plan, outcomes
-
-
-def _found(store: Store, cell: Cell) -> dict[str, Any]:
-    outcome = store.read(cell)
-    if outcome is None:
-        raise RuntimeError(f"{cell.name} is not there, and a fit needs it. Run it first.")
-    return outcome
-
-
-def _slug(text: str) -> str:
-    return "-".join("".join(letter if letter.isalnum() else " " for letter in text.lower()).split())

@@ -16,7 +16,8 @@ import torch
 
 import fewpairs
 from fewpairs.experiments.cells import Outcomes
-from fewpairs.experiments.swiss_roll import ANALYTIC, OURS, POINTS, ROLL, Fit, Plan
+from fewpairs.experiments.swiss_roll import OURS, Plan
+from fewpairs.experiments.swiss_roll_cells import ANALYTIC, POINTS, ROLL, Fit
 from fewpairs.files import write_atomically
 from fewpairs.methods import METHODS
 from fewpairs.plots import plot_curves, plot_heatmaps, plot_mappings

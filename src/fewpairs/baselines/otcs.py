@@ -1,0 +1,169 @@
+"""OTCS: optimal-transport-guided conditional score-based diffusion (Gu et al., 2023), for a few pairs among unpaired rows.
+
+First a plan couples the unpaired x's and y's whose relations to the pairs, the key points, agree:
+    R_x = softmax_k(−|x − x_k|² / τ),  R_y = softmax_k(−|y − y_k|² / τ),  cost g(x, y) = JS(R_x ‖ R_y),
+    min over π of E_π g + ε · |π / (p ⊗ q)|²,  by its dual:  π = p q · (u(x) + v(y) − g(x, y))₊ / 2ε;
+each pair keeps to itself. Then a denoiser of y + σz given x and σ learns from what is drawn from that plan, and the
+probability-flow equation dy/dσ = (y − denoised) / σ draws from it.
+"""
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from sklearn.utils._param_validation import Interval
+from torch import Tensor, nn
+
+from fewpairs.baselines.base import Baseline
+from fewpairs.baselines.loops import Step, descend
+from fewpairs.data import Samples
+from fewpairs.nn import make_mlp
+from fewpairs.training import Deck
+
+__all__ = ["OTCS"]
+
+MOST_ROWS = 1000  # of x and of y in one transport problem
+MOST_KEYS = 256  # pairs that guide one transport problem
+LEAST_NOISE, MOST_NOISE = 0.01, 20.0  # σ's, in units of y's spread
+N_WAVES = 4  # frequencies by which the network sees log σ
+
+
+class _Denoiser(nn.Module):
+    """E[y | y + σz, x], its input and output at one scale for every σ."""
+
+    def __init__(self, dim_x: int, dim_y: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.network = make_mlp(dim_x + dim_y + 2 * N_WAVES, dim_y, hidden=hidden)
+
+    def forward(self, noisy: Tensor, noise: Tensor, x: Tensor) -> Tensor:
+        """Arguments: y + σz, (rows, dim_y); σ, (rows, 1); x, (rows, dim_x)."""
+        spread = (1 + noise**2).sqrt()  # of the noisy y, whose clean part has spread one
+        phase = noise.log() / 4 * 2.0 ** torch.arange(N_WAVES, device=noise.device)
+        inputs = torch.cat([noisy / spread, x, phase.sin(), phase.cos()], -1)
+        return noisy / spread**2 + noise / spread * self.network(inputs)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OTCS(Baseline):
+    """A conditional diffusion model of what a key-point-guided transport plan couples.
+
+    Arguments:
+        hidden: The widths of the denoiser's hidden layers.
+        temperature: τ, in units of the mean squared distance to a key point.
+        regularisation: ε; the smaller, the fewer y's for an x.
+        pair_share: How often a step's row is a pair; else it is drawn from the plan.
+        n_levels: The noise levels on the way from noise to y, each of two evaluations.
+
+    See `Baseline` for the others.
+    """
+
+    title: ClassVar[str] = "OTCS"
+    learns_from: ClassVar[tuple[str, ...]] = ("pairs", "source", "target")
+
+    hidden: tuple[int, ...] = (128, 128, 128)
+    temperature: float = 0.1
+    regularisation: float = 0.01
+    pair_share: float = 0.25
+    n_levels: int = 18
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Baseline._parameter_constraints,
+        "temperature": [Interval(Real, 0, None, closed="neither")],
+        "regularisation": [Interval(Real, 0, None, closed="neither")],
+        "pair_share": [Interval(Real, 0, 1, closed="both")],
+        "n_levels": [Interval(Integral, 2, None, closed="left")],
+    }
+
+    def _build(self, samples: Samples) -> nn.Module:
+        return _Denoiser(samples.source.shape[1], samples.target.shape[1], self.hidden)
+
+    def _start(self, networks: nn.Module, samples: Samples) -> Step:
+        coupled_x, coupled_y, odds = self._couple(samples)
+        optimizer = torch.optim.Adam(networks.parameters(), lr=self.learning_rate)
+
+        def loss(batch: Samples) -> Tensor:
+            n_pairs = int((torch.rand(self.batch_size) < self.pair_share).sum())
+            own = torch.randint(len(batch.pairs_x), (n_pairs,), device=odds.device)
+            drawn = torch.rand(self.batch_size - n_pairs, dtype=odds.dtype, device=odds.device)
+            other = torch.searchsorted(odds, drawn).clamp(max=len(odds) - 1)
+            x = torch.cat([batch.pairs_x[own], coupled_x[other]])
+            y = torch.cat([batch.pairs_y[own], coupled_y[other]])
+            return score_matching(networks, x, y)
+
+        return descend(optimizer, loss)
+
+    def _couple(self, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
+        """What the plan couples, as lists of x's and y's, and the cumulative odds of each entry."""
+        n_pairs = len(samples.pairs_x)  # they stand first in source and target
+        source = samples.source[n_pairs:] if len(samples.source) > n_pairs else samples.source
+        target = samples.target[n_pairs:] if len(samples.target) > n_pairs else samples.target
+        if source is samples.source and target is samples.target:  # there are pairs alone, and each keeps to itself
+            return source, target, torch.arange(1, n_pairs + 1, device=source.device) / n_pairs
+        n_blocks = math.ceil(max(len(source), len(target)) / MOST_ROWS)
+        rows, columns, keys = (
+            Deck(len(some), some.device, None).deal(n_blocks, most)
+            for some, most in ((source, MOST_ROWS), (target, MOST_ROWS), (samples.pairs_x, MOST_KEYS))
+        )
+        found = []
+        for row, column, key in zip(rows, columns, keys, strict=True):
+            relation_x = relation(source[row], samples.pairs_x[key], self.temperature)
+            relation_y = relation(target[column], samples.pairs_y[key], self.temperature)
+            plan = transport_plan(jensen_shannon(relation_x, relation_y), self.regularisation)
+            i, j = plan.nonzero(as_tuple=True)
+            found.append((source[row[i]], target[column[j]], plan[i, j]))
+        x, y, odds = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return x, y, odds.cumsum(0) / odds.sum()
+
+    def _draw(self, networks: nn.Module, x: Tensor) -> Tensor:
+        """Heun's method on the probability-flow equation, at noise levels that grow finer towards y."""
+        levels = torch.linspace(MOST_NOISE ** (1 / 7), LEAST_NOISE ** (1 / 7), self.n_levels, device=x.device) ** 7
+        y = MOST_NOISE * torch.randn(len(x), self._dim_y(networks), device=x.device)
+
+        def slope(y: Tensor, noise: Tensor) -> Tensor:
+            return (y - networks(y, noise.expand(len(x), 1), x)) / noise
+
+        for noise, lower in pairwise(levels):
+            first = slope(y, noise)
+            second = slope(y + (lower - noise) * first, lower)
+            y = y + (lower - noise) * (first + second) / 2
+        return networks(y, levels[-1].expand(len(x), 1), x)  # what is left of the noise is taken off at once
+
+
+def relation(rows: Tensor, keys: Tensor, temperature: float) -> Tensor:
+    """How near each row is to each key point, (rows, keys); each row sums to one."""
+    squares = torch.cdist(rows.double(), keys.double()) ** 2
+    return (-squares / (temperature * squares.mean())).softmax(-1)
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    """The divergence of each row of p from each row of q, (rows of p, rows of q): 0 to log 2."""
+    own = [torch.special.entr(some).sum(-1) for some in (p, q)]
+    # A row at a time: the table of all rows, columns and key points at once would not fit.
+    both = torch.stack([torch.special.entr((row + q) / 2).sum(-1) for row in p])
+    return both - (own[0].unsqueeze(1) + own[1]) / 2
+
+
+def transport_plan(cost: Tensor, regularisation: float) -> Tensor:
+    """The L²-regularised plan between uniform weights, entries summing to one: sparse, found by L-BFGS on the dual.
+
+    Its rows have exactly uniform sums, its columns to about a thousandth.
+    """
+    n, m = cost.shape
+    shape = dict(dtype=cost.dtype, device=cost.device)
+
+    def excess(potentials: np.ndarray) -> Tensor:
+        u, v = torch.as_tensor(potentials, **shape).split([n, m])
+        return (u.unsqueeze(1) + v - cost).clamp(min=0)
+
+    def negative_dual(potentials: np.ndarray) -> tuple[float, np.ndarray]:
+        u_v, density = torch.as_tensor(potentials, **shape), excess(potentials) / (2 * regularisation)
+        value = regularisation * density.square().mean() - u_v[:n].mean() - u_v[n:].mean()
+        gradient = torch.cat([(density.mean(1) - 1) / n, (density.mean(0) - 1) / m])
+        return float(value) , gradient.cpu().numpy()
+
+    start = np.full(n + m, float(cost.mean()) / 2 + regularisation)
+    ...
