@@ -14,6 +14,7 @@ ROOMS = [
     "products",
     "data",
     "checks",
+    "ratios",
     "nn",
     "costs",
     "potentials",

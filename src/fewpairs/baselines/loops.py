@@ -112,7 +112,8 @@ def deal(samples: Samples, batch_size: int) -> Iterator[Samples]:
     device = samples.source.device
     decks = [Deck(len(rows), device, None) for rows in (samples.pairs_x, samples.source, samples.target)]
     while True:
-        p, q, r = (deck.deal(1, batch_size)[0] for deck in decks)
+        hands = (deck.deal(1, batch_size)[0] for deck in decks)
+        p, q, r = (hand[torch.randperm(len(hand), device=device)] for hand in hands)  # a small deck comes whole, and in order
         yield Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
 
 

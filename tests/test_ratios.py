@@ -1,0 +1,104 @@
+"""Density ratios against known Gaussian ones; the test for a difference has the size it claims."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.neighbors import KNeighborsClassifier
+
+from fewpairs.ratios import compare_samples, estimate_density_ratio
+
+
+def two_gaussians(n_above: int, n_below: int, dim: int = 5, seed: int = 0):
+    """Rows of N(m, 0.8² I) and of N(0, I), and the logarithm of their ratio."""
+    random = np.random.default_rng(seed)
+    mean = np.full(dim, 0.4)
+    above = mean + 0.8 * random.normal(size=(n_above, dim))
+    below = random.normal(size=(n_below, dim))
+
+    def log_ratio(rows: np.ndarray) -> np.ndarray:
+        return stats.norm.logpdf(rows, mean, 0.8).sum(1) - stats.norm.logpdf(rows).sum(1)
+
+    return above, below, log_ratio
+
+
+@pytest.mark.parametrize("sizes", [(500, 5000), (5000, 500)])
+def test_log_ratios_are_those_of_gaussians(sizes: tuple[int, int]) -> None:
+    above, below, log_ratio = two_gaussians(*sizes)
+    found = estimate_density_ratio(above, below, random_state=0)
+    assert np.corrcoef(np.log(found.weights), log_ratio(below))[0, 1] > 0.9
+    new = np.random.default_rng(1).normal(size=(2000, 5))
+    assert np.corrcoef(np.log(found(new)), log_ratio(new))[0, 1] > 0.9
+    # The factor for unequal sizes: without it the level would be off by log 10.
+    assert abs(np.mean(np.log(found(new)) - log_ratio(new))) < 0.5
+
+
+def test_weighted_means_are_those_of_the_other_distribution() -> None:
+    above, below, _ = two_gaussians(2000, 2000, dim=2)
+    found = estimate_density_ratio(above, below, random_state=0)
+    assert found.weights.mean() == pytest.approx(1)
+    error = np.abs(np.average(below, axis=0, weights=found.weights) - 0.4)
+    assert (error < 4 * 0.8 / np.sqrt(found.effective_sample_size)).all()
+    assert (np.abs(below.mean(0) - 0.4) > 0.3).all()  # which the plain mean is not
+
+
+def test_least_squares_agrees() -> None:
+    above, below, log_ratio = two_gaussians(2000, 2000, dim=2)
+    found = estimate_density_ratio(above, below, method="least_squares", random_state=0)
+    assert np.corrcoef(found.weights, np.exp(log_ratio(below)))[0, 1] > 0.9
+
+
+def test_no_row_is_scored_by_a_model_that_saw_it() -> None:
+    """A nearest neighbour knows every row it saw by heart: scored by one that did, all weights would be equal."""
+    above, below, log_ratio = two_gaussians(1000, 1000, dim=1)
+    found = estimate_density_ratio(above, below, method=KNeighborsClassifier(1), random_state=0)
+    assert np.corrcoef(found.weights, np.exp(log_ratio(below)))[0, 1] > 0.15 and found.weights.std() > 0.05
+
+
+def test_a_classifier_that_is_too_sure_is_calibrated() -> None:
+    """A forest of full trees is as good as certain; its weights must still have about the right spread."""
+    above, below, log_ratio = two_gaussians(1500, 1500, dim=2)
+    forest = RandomForestClassifier(50, random_state=0)
+    found = estimate_density_ratio(above, below, method=forest, random_state=0)
+    assert found.effective_sample_size > 0.5 * np.exp(log_ratio(below)).sum() ** 2 / np.exp(2 * log_ratio(below)).sum()
+
+
+def test_clipping_keeps_the_mean_and_says_how_often() -> None:
+    above, below, _ = two_gaussians(500, 500, dim=3)
+    found = estimate_density_ratio(above + 1.0, below, largest=5.0, random_state=0)
+    assert found.weights.max() <= 5 * (1 + 1e-6) and found.weights.mean() == pytest.approx(1) and found.n_clipped > 0
+    assert found.effective_sample_size < 200
+
+
+def test_equal_distributions_have_equal_weights() -> None:
+    random = np.random.default_rng(0)
+    found = estimate_density_ratio(random.normal(size=(500, 3)), random.normal(size=(500, 3)), random_state=0)
+    assert found.effective_sample_size > 450
+
+
+@pytest.mark.parametrize("sizes", [(40, 400), (200, 200)])
+def test_the_test_has_the_size_it_claims(sizes: tuple[int, int]) -> None:
+    """Of 200 samples without a difference 5 % are called different at 0.05, to three standard errors of a binomial."""
+    random = np.random.default_rng(1)
+    n, m = sizes
+    p_values = [
+        compare_samples(random.normal(size=(n, 2)), random.normal(size=(m, 2)), random_state=0) for _ in range(200)
+    ]
+    for level in (0.05, 0.2):
+        assert abs(np.mean(np.array(p_values) < level) - level) < 3 * np.sqrt(level * (1 - level) / 200)
+
+
+def test_the_test_sees_a_difference() -> None:
+    above, below, _ = two_gaussians(100, 1000, dim=2)
+    assert compare_samples(above, below, random_state=0) <= 1e-3  # the least that 999 permutations can say
+    random = np.random.default_rng(2)  # of spread alone
+    assert compare_samples(0.5 * random.normal(size=(100, 2)), random.normal(size=(1000, 2)), random_state=0) <= 1e-3
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(ValueError, match="same columns"):
+        estimate_density_ratio(np.zeros((10, 2)), np.zeros((10, 3)))
+    with pytest.raises(ValueError, match="at least 5 rows"):
+        estimate_density_ratio(np.zeros((10, 2)), np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="least_squares"):
+        estimate_density_ratio(np.zeros((10, 2)), np.zeros((10, 2)), method="magic")
