@@ -15,6 +15,7 @@ ROOMS = [
     "data",
     "checks",
     "ratios",
+    "bias",
     "nn",
     "costs",
     "potentials",

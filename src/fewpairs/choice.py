@@ -373,7 +373,7 @@ def _doubt(scores: Tensor, ignored: Tensor, maker: Maker) -> tuple[float, Tensor
     from the other folds. A handful of pairs leaves doubt, however lucky they were; more of them hardly any, either way.
     """
     fold, doubted = maker.folds.pairs, scores.clone()
-    evidence = maker.weight / maker.weight[fold >= 0].mean() * (scores - ignored)
+    evidence = maker.weight * (scores - ignored)
     for number in range(maker.folds.n_folds):
         here, others = fold == number, (fold >= 0) & (fold != number)
         odds = evidence[others].sum()

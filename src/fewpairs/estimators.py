@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from fewpairs.bias import look_for_bias
 from fewpairs.checks import warn_user
 from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose, choose_together, resume
 from fewpairs.conditionals import ConditionalEnsemble
@@ -44,6 +45,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
 FITTED = (
+    "bias_",
     "candidates_",
     "chosen_",
     "ended_",
@@ -77,6 +79,9 @@ class MixtureTranslator(ClosedFormTranslator):
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         warm_start: Whether a second `fit` goes on from the first, with the settings chosen then: for new unpaired rows, and
             for more pairs of the same kind.
+        pairs_are: "auto" tests whether the pairs' x's are distributed like the unpaired ones; if not, held-out pairs count by
+            how common their x is among the unpaired ones, so that choice and scores are about the population. "biased" takes
+            that as known, "representative" leaves it out. See `bias`.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
     Arguments that are chosen from the data. A value fixes one; with all of them fixed, nothing is searched for:
@@ -119,6 +124,8 @@ class MixtureTranslator(ClosedFormTranslator):
         unpaired_gain_, unpaired_gain_error_: What the unpaired rows brought against the best model without them, in nats
             per pair; NaN if there was no time to train that one. Errors are NaN with fewer than five pairs.
         x_gain_, x_gain_error_: What x brought, against the best mixture of all y's that ignores it.
+        bias_: What was found about where the pairs come from: "is_biased", "p_value", "effective_sample_size" (so many pairs
+            from the population would judge as well), "n_clipped".
         chosen_: The settings with the largest share in the ensemble.
         finals_: All settings in the ensemble and their shares; the model that ignores x has the rest.
         candidates_: Every candidate that was tried, with its score on the held-out pairs and a standard error.
@@ -147,6 +154,7 @@ class MixtureTranslator(ClosedFormTranslator):
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
         "warm_start": ["boolean"],
+        "pairs_are": [StrOptions({"auto", "biased", "representative"})],
         "verbose": ["boolean"],
         "unpaired_weight": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "smoothing": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
@@ -182,6 +190,7 @@ class MixtureTranslator(ClosedFormTranslator):
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
         warm_start: bool = False,
+        pairs_are: Literal["auto", "biased", "representative"] = "auto",
         verbose: bool = True,
         unpaired_weight: float | Literal["auto"] = "auto",
         smoothing: float | Literal["auto"] = "auto",
@@ -213,6 +222,7 @@ class MixtureTranslator(ClosedFormTranslator):
         self.time_budget = time_budget
         self.random_state = random_state
         self.warm_start = warm_start
+        self.pairs_are = pairs_are
         self.verbose = verbose
         self.unpaired_weight = unpaired_weight
         self.smoothing = smoothing
@@ -315,6 +325,11 @@ class MixtureTranslator(ClosedFormTranslator):
         if math.isnan(self.validation_score_):
             return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
         settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name != "share")
+        judges = ""
+        if self.bias_["is_biased"]:
+            judges = (
+                f" (weighted towards the unpaired x's, like {self.bias_['effective_sample_size']:.0f} pairs from there)"
+            )
         of_unpaired = ""
         if self.n_unpaired_[1] == 0 < self.n_unpaired_[0] and self.objective != self._objective():
             of_unpaired = "; the unpaired x's, without unpaired y's, tell nothing about y and helped to scale x alone"
@@ -323,7 +338,7 @@ class MixtureTranslator(ClosedFormTranslator):
             of_unpaired = f"; the unpaired rows brought {gain} against the best model without them"
         return (
             f"{data}. Held-out log-likelihood {_with_error(f'{self.validation_score_:.3f}', self.validation_score_error_)} nats "
-            f"per pair. x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it{of_unpaired}. Of "
+            f"per pair{judges}. x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it{of_unpaired}. Of "
             f"{len(self.candidates_)} candidates, the ensemble gives the largest share, {self.chosen_['share']:.0%}, to: "
             f"{settings}; "
             f"{1 - sum(final['share'] for final in self.finals_):.0%} ignore x. Training {self.ended_}."
@@ -388,6 +403,10 @@ class MixtureTranslator(ClosedFormTranslator):
         self.n_pairs_ = len(samples.pairs_x)
         self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
         keys = row_keys(samples)
+        bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are)
+        self.bias_ = bias.describe()
+        if bias.is_biased:
+            samples = self._unbias(samples, bias.relevance)
         if not is_continued:
             self.x_scaler_, self.y_scaler_ = self._scalers(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
@@ -399,10 +418,28 @@ class MixtureTranslator(ClosedFormTranslator):
             folds = Folds.cut(samples, self.n_folds_, random, [known.get(key) for key in keys])
         self.fold_keys_, self.folds_ = torch.tensor(keys), folds.pairs
         self.neighbourhood_ = Neighbourhood.learn(samples.source, random)
-        return self._maker(samples, folds, random, clock, on_step)
+        return self._maker(samples, folds, torch.from_numpy(bias.relevance), random, clock, on_step)
+
+    def _unbias(self, samples: Samples, relevance: np.ndarray) -> Samples:
+        """Source and target without the pairs' own points, which are not from the population. The likelihood of the pairs needs
+        no weights, but the paper's loss holds the cost of the pairs against a source that is distributed differently."""
+        parts: dict[str, Tensor] = {}
+        if min(self.n_unpaired_) > 0:
+            for name in ("source_weight", "target_weight"):
+                parts[name] = getattr(samples, name).clone()
+                parts[name][: self.n_pairs_] = 0.0
+        if self.objective == "inverse_eot":
+            parts["pairs_weight"] = samples.pairs_weight * torch.from_numpy(relevance)
+        return replace(samples, **parts)
 
     def _maker(
-        self, samples: Samples, folds: Folds, random: np.random.RandomState, clock: Clock, on_step: Any
+        self,
+        samples: Samples,
+        folds: Folds,
+        relevance: Tensor,
+        random: np.random.RandomState,
+        clock: Clock,
+        on_step: Any,
     ) -> Maker:
         usual = round(400 * float(np.clip((self.n_pairs_ / 512) ** 0.4, 1, 5)))
         longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
@@ -432,6 +469,7 @@ class MixtureTranslator(ClosedFormTranslator):
             generator=torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31))),
             clock=clock,
             on_step=on_step,
+            relevance=relevance,
         )
 
     def _wishes(self) -> dict[str, tuple[Any, ...]]:

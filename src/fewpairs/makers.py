@@ -115,13 +115,16 @@ class Maker:
     generator: torch.Generator
     clock: Clock
     on_step: Callable[[str, float], None]
+    relevance: Tensor  # of each pair to the population: ones, if pairs are drawn from it
 
     def __post_init__(self) -> None:
         self._starts: dict[str, list[Start]] = {}
         self._n_atoms_of_kind: dict[str, int] = {}
         self.dealer = Dealer(self.samples, self.settings, self.generator)
         self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
-        self.weight = self.samples.pairs_weight.cpu().double()
+        weight = self.samples.pairs_weight.cpu().double() * self.relevance
+        # What held-out pairs count: unequal weights add up to as many pairs as they are worth as evidence.
+        self.weight = weight * weight.sum() / (weight**2).sum()
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
 
     def mean(self, scores: Tensor) -> tuple[float, float]:
@@ -244,6 +247,7 @@ class Maker:
                 traits=self._traits(group, folds.n_folds),
                 generator=self.generator,
                 dealer=dealer or self.dealer,
+                weight=self.weight,
                 on_step=partial(self._tell, title, low, high),
             )
             trials += [

@@ -8,6 +8,7 @@ __all__ = ["RECIPES"]
 PAPER: dict[str, Any] = {
     "objective": "inverse_eot",
     "unpaired_weight": 0.0,
+    "pairs_are": "representative",
     "n_atoms": 50,
     "n_slopes": 25,
     "hidden": (25,),

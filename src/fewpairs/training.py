@@ -87,6 +87,7 @@ def train(
     traits: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
     dealer: "Dealer | JointDealer | None" = None,
+    weight: Tensor | None = None,
     on_step: Callable[[int, float], None] = lambda step, done: None,
 ) -> Outcome:
     """Improves every member in place.
@@ -101,6 +102,7 @@ def train(
         traits: More arguments of the objective, one value for each member.
         generator: The source of randomness.
         dealer: Deals the minibatches, and goes on where the last run left it; None begins anew.
+        weight: How much each pair counts when it is held out, (P,); None is its own weight.
         on_step: Called after each step with its number and the part of the work done so far.
     """
     of_cost = [tensor for name, tensor in population.parameters.items() if name.startswith("cost.")]
@@ -126,7 +128,7 @@ def train(
         return losses.detach(), is_finite
 
     step_with = Graphed(take_step, generator) if is_cuda else take_step
-    watch = _Watch(population, samples, folds)
+    watch = _Watch(population, samples, folds, samples.pairs_weight if weight is None else weight)
     outcome = watch.outcome
     start = time.perf_counter()
     look_every, next_look = max(settings.max_steps // settings.n_looks, 1), 0.0
@@ -266,9 +268,10 @@ class Deck:
 class _Watch:
     """Looks at the held-out pairs and remembers the best state of each candidate, all its folds at the same step."""
 
-    def __init__(self, population: Population, samples: Samples, folds: Folds) -> None:
+    def __init__(self, population: Population, samples: Samples, folds: Folds, weight: Tensor) -> None:
         self.population, self.samples, self.folds = population, samples, folds
         self.is_held_out = folds.pairs >= 0
+        self.weight = weight.cpu().double()[self.is_held_out]
         n_candidates = len(population) // folds.n_folds
         self.best_score = torch.full((n_candidates,), -math.inf, dtype=torch.float64)
         self.best = population.state()
@@ -284,8 +287,7 @@ class _Watch:
         outcome.scores.append(scores)
         is_better = self.population.is_finite().cpu().unflatten(0, (-1, self.folds.n_folds)).all(1)
         if self.is_held_out.any():
-            weight = self.samples.pairs_weight.cpu()[self.is_held_out].double()
-            mean = (scores[:, self.is_held_out].double() * weight).sum(1) / weight.sum()
+            mean = (scores[:, self.is_held_out].double() * self.weight).sum(1) / self.weight.sum()
             is_better &= mean > self.best_score
             self.best_score = torch.where(is_better, mean, self.best_score)
         outcome.best[is_better] = len(outcome.steps) - 1

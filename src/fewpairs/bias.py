@@ -1,0 +1,92 @@
+"""Bias: do the pairs come from where the population is?
+
+Pairs may exist for a corner of the population alone. If they were selected by x, p(y|x) is the same there, and the likelihood
+of the pairs stays right: training needs no weights. But held-out pairs then measure how good a model is where *pairs* are. To
+say how good it is where the *population* is, a held-out pair counts with population(x) / pairs(x), estimated from its x and the
+unpaired ones. If y had a part in the selection beyond x, no ratio of x repairs it, and nothing here can tell.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fewpairs.checks import warn_user
+from fewpairs.ratios import compare_samples, estimate_density_ratio
+
+__all__ = ["Bias", "look_for_bias"]
+
+LEVEL = 0.01  # a p-value below it is taken as bias
+LEAST_ROWS = 10  # of pairs and of unpaired x's: fewer cannot tell
+LEAST_EFFECTIVE = 0.1  # below this part of the pairs, they hardly overlap with the population
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What was found.
+
+    Attributes:
+        is_biased: Whether the pairs are taken to come from somewhere else than the population.
+        p_value: Of "they do not"; NaN where it was not asked.
+        relevance: How much each pair counts when it is held out, mean one.
+        effective_sample_size: As many pairs from the population itself would judge a model as well.
+        n_clipped: The pairs whose relevance was cut.
+    """
+
+    is_biased: bool
+    p_value: float
+    relevance: np.ndarray
+    effective_sample_size: float
+    n_clipped: int
+
+    def describe(self) -> dict[str, Any]:
+        """All of it but the relevance of single pairs."""
+        return {
+            "is_biased": self.is_biased,
+            "p_value": self.p_value,
+            "effective_sample_size": self.effective_sample_size,
+            "n_clipped": self.n_clipped,
+        }
+
+
+def look_for_bias(pairs_x: np.ndarray, unpaired_x: np.ndarray, pairs_are: str) -> Bias:
+    """Compares the x's of the pairs with the unpaired ones, and warns of what it finds.
+
+    Arguments:
+        pairs_x: The x's of the pairs, (P, dim_x).
+        unpaired_x: The unpaired x's, which are the population, (Q, dim_x).
+        pairs_are: "representative" asks nothing; "biased" takes it as known; "auto" tests for it.
+    """
+    n_pairs = len(pairs_x)
+    none = Bias(False, float("nan"), np.ones(n_pairs), float(n_pairs), 0)
+    if pairs_are == "representative":
+        return none
+    if pairs_are == "biased" and len(unpaired_x) == 0:
+        raise ValueError(
+            'pairs_are="biased" needs X_unpaired: rows of the population that the pairs are a biased part of. None came.'
+        )
+    if min(n_pairs, len(unpaired_x)) < LEAST_ROWS:
+        if pairs_are == "biased":
+            warn_user(
+                f"{n_pairs} pairs and {len(unpaired_x)} unpaired x's are too few to estimate how biased the pairs are; "
+                "they all count alike."
+            )
+        return none
+    p_value = compare_samples(pairs_x, unpaired_x, random_state=0)
+    if pairs_are == "auto" and p_value > LEVEL:
+        return Bias(False, p_value, np.ones(n_pairs), float(n_pairs), 0)
+    ratio = estimate_density_ratio(unpaired_x, pairs_x, random_state=0)
+    found = Bias(True, p_value, ratio.weights, ratio.effective_sample_size, ratio.n_clipped)
+    effective = f"{found.effective_sample_size:.0f} of {n_pairs} pairs"
+    if found.effective_sample_size < LEAST_EFFECTIVE * n_pairs:
+        warn_user(
+            f"The pairs hardly overlap with the unpaired x's: weighted towards them, they count like {effective}. Where there "
+            "are no pairs, p(y|x) is a guess, and nobody can say how good."
+        )
+    elif pairs_are == "auto":
+        warn_user(
+            f"The x's of the pairs are distributed unlike the unpaired x's (p = {p_value:.2g}). Held-out pairs are weighted "
+            f'towards the unpaired ones, and count like {effective}. pairs_are="biased" says that you know, "representative" '
+            "that it does not matter."
+        )
+    return found
