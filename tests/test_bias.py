@@ -107,6 +107,14 @@ def test_no_overlap_is_told_and_falls_back() -> None:
     assert ours > float(ignoring.log_prob(torch.from_numpy(y[2000:])).mean()) - 0.3
 
 
+def test_pairs_that_are_elsewhere_count_for_nothing() -> None:
+    """Far from all unpaired x's no pair is more relevant than another: equal weights, and still no evidence."""
+    random = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="hardly overlap"):
+        found = look_for_bias(random.normal(size=(40, 1)) + 100, random.normal(size=(500, 1)), "auto")
+    assert found.effective_sample_size < 1 and found.relevance.mean() < 0.02
+
+
 def test_known_bias_needs_a_population() -> None:
     data = draw(strength=1.0)
     with pytest.raises(ValueError, match="needs X_unpaired"):

@@ -70,6 +70,17 @@ def test_clipping_keeps_the_mean_and_says_how_often() -> None:
     assert found.effective_sample_size < 200
 
 
+def test_overlap_is_the_part_of_the_numerator_that_is_covered() -> None:
+    """A quarter of the numerator is where the denominator is, the rest far away; and all of it, where both are the same."""
+    random = np.random.default_rng(0)
+    below = random.normal(size=(1000, 1))
+    above = random.normal(size=(1000, 1)) + np.where(np.arange(1000) < 250, 0.0, 8.0)[:, None]
+    forest = RandomForestClassifier(100, min_samples_leaf=20, random_state=0)
+    assert estimate_density_ratio(above, below, method=forest, random_state=0).overlap == pytest.approx(0.25, abs=0.08)
+    assert estimate_density_ratio(below[:500], below[500:], random_state=0).overlap == pytest.approx(1.0, abs=0.05)
+    assert estimate_density_ratio(below + 50.0, below, random_state=0).overlap < 0.01
+
+
 def test_equal_distributions_have_equal_weights() -> None:
     random = np.random.default_rng(0)
     found = estimate_density_ratio(random.normal(size=(500, 3)), random.normal(size=(500, 3)), random_state=0)

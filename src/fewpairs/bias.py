@@ -28,7 +28,8 @@ class Bias:
     Attributes:
         is_biased: Whether the pairs are taken to come from somewhere else than the population.
         p_value: Of "they do not"; NaN where it was not asked.
-        relevance: How much each pair counts when it is held out, mean one.
+        relevance: How much each pair counts when it is held out; on average, the part of the population that lies where pairs
+            are.
         effective_sample_size: As many pairs from the population itself would judge a model as well.
         n_clipped: The pairs whose relevance was cut.
     """
@@ -76,7 +77,8 @@ def look_for_bias(pairs_x: np.ndarray, unpaired_x: np.ndarray, pairs_are: str) -
     if pairs_are == "auto" and p_value > LEVEL:
         return Bias(False, p_value, np.ones(n_pairs), float(n_pairs), 0)
     ratio = estimate_density_ratio(unpaired_x, pairs_x, random_state=0)
-    found = Bias(True, p_value, ratio.weights, ratio.effective_sample_size, ratio.n_clipped)
+    effective_size = ratio.overlap * ratio.effective_sample_size
+    found = Bias(True, p_value, ratio.overlap * ratio.weights, effective_size, ratio.n_clipped)
     effective = f"{found.effective_sample_size:.0f} of {n_pairs} pairs"
     if found.effective_sample_size < LEAST_EFFECTIVE * n_pairs:
         warn_user(

@@ -100,7 +100,7 @@ class MixtureTranslator(ClosedFormTranslator):
             1 holds nothing out: one member, the last step, no choice and no scores.
         n_slopes: The slopes of the cost.
         weight_hidden: The hidden widths of a network of its own for the weights v; None shares one.
-        activation: "silu", "relu" or "tanh".
+        activation: "silu", "relu", "tanh" or "leaky_relu".
         slope_std: The scale of the first slopes; None is PyTorch's own initialisation.
         learn_scale: Whether the slopes have a scale of their own, which lets a sharp p(y|x) be learnt in few steps.
         start: "mixture" fits the atoms to all y's before training; "samples" puts them onto random y's.
@@ -203,7 +203,7 @@ class MixtureTranslator(ClosedFormTranslator):
         n_folds: int = 5,
         n_slopes: int = 4,
         weight_hidden: Sequence[int] | None = None,
-        activation: Literal["silu", "relu", "tanh"] = "silu",
+        activation: Literal["silu", "relu", "tanh", "leaky_relu"] = "silu",
         slope_std: float | None = 0.01,
         learn_scale: bool = True,
         start: Literal["mixture", "samples"] = "mixture",

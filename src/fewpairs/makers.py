@@ -123,8 +123,9 @@ class Maker:
         self.dealer = Dealer(self.samples, self.settings, self.generator)
         self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
         weight = self.samples.pairs_weight.cpu().double() * self.relevance
-        # What held-out pairs count: unequal weights add up to as many pairs as they are worth as evidence.
-        self.weight = weight * weight.sum() / (weight**2).sum()
+        # What held-out pairs count: unequal weights add up to as many pairs as they are worth as evidence, less what they say
+        # nothing about.
+        self.weight = self.relevance.mean() * weight * weight.sum() / (weight**2).sum()
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
 
     def mean(self, scores: Tensor) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Small networks: a multilayer perceptron whose last layer may start near zero."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from numbers import Integral
 
@@ -9,7 +10,12 @@ from torch import nn
 
 __all__ = ["ACTIVATIONS", "make_mlp"]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "leaky_relu": partial(nn.LeakyReLU, 0.2),
+}
 
 
 def make_mlp(

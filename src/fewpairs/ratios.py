@@ -45,12 +45,15 @@ class DensityRatio:
         weights: The ratio at the denominator's rows, clipped and scaled to a mean of one.
         effective_sample_size: (Σ weights)² / Σ weights²: so many rows of equal weight say as much about a mean.
         n_clipped: How many weights were cut at the largest one allowed.
+        overlap: The part of the numerator's distribution that lies where the denominator has rows, at most one: the mean ratio
+            at these rows before it was scaled.
         ratio: The ratio at new rows, neither clipped nor scaled: an array (rows, columns) → (rows,).
     """
 
     weights: np.ndarray
     effective_sample_size: float
     n_clipped: int
+    overlap: float
     ratio: Callable[[np.ndarray], np.ndarray]
 
     def __call__(self, rows: Any) -> np.ndarray:
@@ -104,7 +107,7 @@ def estimate_density_ratio(
         values, ratio = _classify(above, below, _quadratic() if isinstance(method, str) else method, random)
     weights, n_clipped = _clip(values, largest)
     effective = float(weights.sum() ** 2 / (weights**2).sum())
-    return DensityRatio(weights, effective, n_clipped, ratio)
+    return DensityRatio(weights, effective, n_clipped, min(float(values.mean()), 1.0), ratio)
 
 
 def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.RandomState | None = None) -> float:

@@ -10,12 +10,44 @@ finds them by name.
 
 from fewpairs.baselines.base import Baseline, DensityBaseline
 from fewpairs.baselines.cgmm import CGMM, CGMMSS
+from fewpairs.baselines.condnf import CondNF, CondNFSS
+from fewpairs.baselines.dcpeme import DCPEME
+from fewpairs.baselines.fsbm import FSBM
+from fewpairs.baselines.gans import CGAN, UGAN
+from fewpairs.baselines.gnot import GNOT
+from fewpairs.baselines.otcs import OTCS
+from fewpairs.baselines.parot import ParOT
 from fewpairs.baselines.regression import Regression
 
-__all__ = ["CGMM", "CGMMSS", "REGISTRY", "Baseline", "DensityBaseline", "Regression"]
+__all__ = [
+    "CGAN",
+    "CGMM",
+    "CGMMSS",
+    "DCPEME",
+    "FSBM",
+    "GNOT",
+    "OTCS",
+    "REGISTRY",
+    "UGAN",
+    "Baseline",
+    "CondNF",
+    "CondNFSS",
+    "DensityBaseline",
+    "ParOT",
+    "Regression",
+]
 
 REGISTRY: dict[str, type[Baseline]] = {
     "regression": Regression,
+    "cgan": CGAN,
+    "ugan": UGAN,
+    "condnf": CondNF,
+    "condnf-ss": CondNFSS,
     "cgmm": CGMM,
     "cgmm-ss": CGMMSS,
+    "gnot": GNOT,
+    "dcpeme": DCPEME,
+    "parot": ParOT,
+    "otcs": OTCS,
+    "fsbm": FSBM,
 }

@@ -88,6 +88,7 @@ class CondNFSS(CondNF):
     learns_from: ClassVar[tuple[str, ...]] = ("pairs", "source", "target")
 
     cross_size: int = 64
+    max_steps: int = 400
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CondNF._parameter_constraints,

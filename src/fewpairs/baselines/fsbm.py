@@ -1,4 +1,4 @@
-"""FSBM: a diffusion that starts at x and ends at y, learnt from bridges between unpaired rows that were coupled as the pairs suggest.
+"""FSBM: a diffusion from x to y, learnt from bridges between unpaired rows that were coupled as the pairs suggest.
 
 dz = v(z, t) dt + σ dw with v(z, t) = (E[z₁ | z_t = z] − z)/(1 − t), z_t a Brownian bridge between coupled ends z₀ = x and z₁ = y.
 Pairs stay coupled; the others are coupled by entropic transport whose cost favours going where nearby pairs go
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.dcpeme import sinkhorn
+from fewpairs.baselines.dcpeme import log_sum_exp, sinkhorn
 from fewpairs.baselines.loops import Step, descend
 from fewpairs.data import Samples
 from fewpairs.nn import make_mlp
@@ -69,13 +69,13 @@ class FSBM(Baseline):
     """Feedback Schrödinger bridge matching.
 
     Every `refit_every` steps some hundred unpaired rows are coupled afresh: at first by |x − y|²/2, later, in the spirit of
-    iterated Schrödinger bridge matching, by |e − y|²/2 with e the end at which the diffusion so far arrives from x. Both marginals
-    stay exact that way, and no backward diffusion is needed. The pairs' feedback enters the cost of the coupling; the authors
-    optimise the paths between the ends as well, and here these are Brownian bridges.
+    iterated Schrödinger bridge matching, by |e − y|²/2 with e the end at which the diffusion so far arrives from x. The ends on
+    both sides stay the data's own that way, and no backward diffusion is needed. The pairs' feedback enters the cost of the coupling;
+    the authors optimise the paths between the ends as well, and here these are Brownian bridges.
 
     Arguments:
         hidden: The widths of the hidden layers of the network.
-        noise: σ.
+        noise: σ, with x's and y's of unit variance; where y varies given x, this is all that can make it vary.
         n_times: The steps in which the diffusion is run.
         guidance: The weight of the pairs' feedback against |x − y|²/2 in the cost.
         epsilon: The regularisation of the coupling.
@@ -89,12 +89,13 @@ class FSBM(Baseline):
     learns_from: ClassVar[tuple[str, ...]] = ("pairs", "source", "target")
 
     hidden: tuple[int, ...] = (128, 128, 128)
-    noise: float = 0.5
+    noise: float = 2.0
     n_times: int = 50
-    guidance: float = 5.0
+    guidance: float = 10.0
     epsilon: float = 0.1
     pairs_share: float = 0.25
     refit_every: int = 200
+    max_steps: int = 2000
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Baseline._parameter_constraints,
@@ -152,10 +153,6 @@ def feedback(x: Tensor, y: Tensor, pairs_x: Tensor, pairs_y: Tensor) -> Tensor:
     reach = len(pairs_x) ** (-1 / (x.shape[1] + 4))
     near = torch.cdist(x, pairs_x).square().topk(min(N_NEAR, len(pairs_x)), largest=False)
     log_weight = torch.log_softmax(-near.values / (2 * reach**2), dim=1)
-    total = torch.full((len(x), len(y)), -math.inf, device=x.device, dtype=x.dtype)
-    for k in range(log_weight.shape[1]):
-        guess = x + (pairs_y - pairs_x)[near.indices[:, k]]
-        total = torch.logaddexp(
-            total, log_weight[:, k : k + 1] - torch.cdist(guess, y).square() / (2 * reach**2)
-        )
-    return -(reach**2) * total
+    guesses = x.unsqueeze(1) + (pairs_y - pairs_x)[near.indices]  # (n, near, dim)
+    squares = torch.cdist(guesses, y.expand(len(x), -1, -1)).square()  # (n, near, m)
+    return -(reach**2) * log_sum_exp(log_weight.unsqueeze(-1) - squares / (2 * reach**2), dim=1)

@@ -8,7 +8,6 @@ which y belongs to which x by least squares.
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -18,11 +17,11 @@ from torch.nn.functional import softplus
 from fewpairs.baselines.base import Baseline
 from fewpairs.baselines.loops import Step, descend
 from fewpairs.data import Samples
+from fewpairs.nn import make_mlp
 
-__all__ = ["CGAN", "UGAN"]
+__all__ = ["CGAN", "UGAN", "logistic_error"]
 
 BETAS = (0.5, 0.9)  # Adam's: little momentum, since what a network plays against keeps changing
-LEAK = 0.2
 
 
 class _Players(nn.Module):
@@ -31,8 +30,8 @@ class _Players(nn.Module):
     def __init__(self, dim_x: int, dim_y: int, dim_z: int, hidden: tuple[int, ...], *, sees_x: bool) -> None:
         super().__init__()
         self.dim_z = dim_z
-        self.generator = _make_leaky_mlp(dim_x + dim_z, dim_y, hidden)
-        self.discriminator = _make_leaky_mlp(dim_y + dim_x if sees_x else dim_y, 1, hidden)
+        self.generator = make_mlp(dim_x + dim_z, dim_y, hidden=hidden, activation="leaky_relu")
+        self.discriminator = make_mlp(dim_y + dim_x if sees_x else dim_y, 1, hidden=hidden, activation="leaky_relu")
 
     def draw(self, x: Tensor) -> Tensor:
         z = torch.randn(len(x), self.dim_z, dtype=x.dtype, device=x.device)
@@ -47,7 +46,10 @@ class _GAN(Baseline):
     sees_x: ClassVar[bool]  # whether the discriminator does
 
     hidden: tuple[int, ...] = (256, 256, 256)
-    dim_z: int = 2
+    dim_z: int = 1
+    batch_size: int = 128
+    max_steps: int = 2000
+    learning_rate: float = 1e-3
     discriminator_rate: float = 3e-4
     penalty: float = 0.01
 
@@ -79,9 +81,8 @@ class CGAN(_GAN):
     Arguments:
         hidden: The widths of the hidden layers of both networks.
         dim_z: The dimension of the noise.
-        learning_rate: The generator's.
-        discriminator_rate: The discriminator's learning rate.
-        penalty: γ, the weight of the R1 penalty.
+        discriminator_rate: The discriminator's learning rate; `learning_rate` is the generator's.
+        penalty: γ, the weight of the R1 penalty; a larger one calms a game that swings.
 
     See `Baseline` for the others.
     """
@@ -90,14 +91,11 @@ class CGAN(_GAN):
     learns_from: ClassVar[tuple[str, ...]] = ("pairs", "source")
     sees_x: ClassVar[bool] = True
 
-    learning_rate: float = 1e-3
-    discriminator_rate: float = 3e-4
-
     def _discriminator_loss(self, players: _Players, batch: Samples) -> Tensor:
         def belongs(y: Tensor) -> Tensor:
             return players.discriminator(torch.cat([y, batch.pairs_x], dim=-1))
 
-        return _error(belongs, batch.pairs_y, players.draw(batch.pairs_x).detach(), self.penalty)
+        return logistic_error(belongs, batch.pairs_y, players.draw(batch.pairs_x).detach(), self.penalty)
 
     def _generator_loss(self, players: _Players, batch: Samples) -> Tensor:
         drawn = torch.cat([players.draw(batch.source), batch.source], dim=-1)
@@ -108,13 +106,13 @@ class CGAN(_GAN):
 class UGAN(_GAN):
     """The discriminator sees y alone, so every unpaired y teaches it; λ E |y − G(x, z)|² on the pairs ties y to x.
 
-    The two terms disagree where p(y|x) is wide: least squares asks for its mean.
+    The two terms disagree where p(y|x) is wide: least squares asks for its mean. So a look at held-out pairs would keep the first
+    networks, whose cloud is far from the target; nothing is held out unless `held_out` says so, and the last networks are kept.
 
     Arguments:
         hidden: The widths of the hidden layers of both networks.
         dim_z: The dimension of the noise.
-        learning_rate: The generator's.
-        discriminator_rate: The discriminator's learning rate.
+        discriminator_rate: The discriminator's learning rate; `learning_rate` is the generator's.
         penalty: γ, the weight of the R1 penalty.
         pair_weight: λ, the weight of the pairs.
 
@@ -128,25 +126,20 @@ class UGAN(_GAN):
     learning_rate: float = 1e-4
     discriminator_rate: float = 1e-4
     pair_weight: float = 1.0
+    held_out: float = 0.0
 
     def _discriminator_loss(self, players: _Players, batch: Samples) -> Tensor:
-        return _error(players.discriminator, batch.target, players.draw(batch.source).detach(), self.penalty)
+        return logistic_error(players.discriminator, batch.target, players.draw(batch.source).detach(), self.penalty)
 
     def _generator_loss(self, players: _Players, batch: Samples) -> Tensor:
         away = (batch.pairs_y - players.draw(batch.pairs_x)).square().sum(-1).mean()
         return softplus(-players.discriminator(players.draw(batch.source))).mean() + self.pair_weight * away
 
 
-def _error(discriminator: Callable[[Tensor], Tensor], real: Tensor, drawn: Tensor, penalty: float) -> Tensor:
+def logistic_error(discriminator: Callable[[Tensor], Tensor], real: Tensor, drawn: Tensor, penalty: float) -> Tensor:
     """The discriminator's logistic loss, and the R1 penalty on its slope at the real y's."""
     real = real.detach().requires_grad_()
     logit = discriminator(real)
     (slope,) = torch.autograd.grad(logit.sum(), real, create_graph=True)
     steep = slope.square().sum(-1).mean()
     return softplus(-logit).mean() + softplus(discriminator(drawn)).mean() + penalty / 2 * steep
-
-
-def _make_leaky_mlp(dim_in: int, dim_out: int, hidden: tuple[int, ...]) -> nn.Sequential:
-    widths = (dim_in, *hidden)
-    layers = [layer for ends in pairwise(widths) for layer in (nn.Linear(*ends), nn.LeakyReLU(LEAK))]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], dim_out))

@@ -29,7 +29,8 @@ class Loop:
     Arguments:
         max_steps: How many steps at the most.
         time_budget: The seconds it may take; None is no bound.
-        too_far: A held-out score that ends more than so many times above its best has run away.
+        too_far: A held-out score, of a kind that is never negative, that ends more than so many times above its best has run
+            away; infinity never asks.
         on_step: Called after each step with the part of the work done so far.
 
     Attributes:
@@ -101,7 +102,7 @@ class Loop:
         if self.ended in ("out of time", "interrupted") and losses:
             look()
         held_out = self.history.get("held_out", [])
-        if self.ended == "finished" and held_out and held_out[-1] > self.too_far * best_score:
+        if self.ended == "finished" and self.too_far < math.inf and held_out[-1] > self.too_far * best_score:
             self.ended = "diverged"
         networks.load_state_dict(best_state)
         networks.eval()
@@ -113,7 +114,9 @@ def deal(samples: Samples, batch_size: int) -> Iterator[Samples]:
     decks = [Deck(len(rows), device, None) for rows in (samples.pairs_x, samples.source, samples.target)]
     while True:
         hands = (deck.deal(1, batch_size)[0] for deck in decks)
-        p, q, r = (hand[torch.randperm(len(hand), device=device)] for hand in hands)  # a small deck comes whole, and in order
+        p, q, r = (
+            hand[torch.randperm(len(hand), device=device)] for hand in hands
+        )  # a small deck comes whole, and in order
         yield Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
 
 

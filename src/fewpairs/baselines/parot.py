@@ -1,4 +1,4 @@
-"""parOT: a map T whose images of the source look like the target, which sends the pairs' x's to their y's and moves points little.
+"""parOT: a map T that moves points little, takes the pairs' x's to their y's, and the source to what looks like the target.
 
 min over T of  w_cost E|x − T(x)|² + w_match MMD²(T#source, target) + w_pairs E|y − T(x)|²  (Panda et al., 2023).
 """
@@ -63,7 +63,9 @@ class ParOT(Baseline):
 
     def _start(self, networks: nn.Module, samples: Samples) -> Step:
         optimizer = torch.optim.Adam(networks.parameters(), lr=self.learning_rate)
-        width = torch.pdist(samples.target[torch.randperm(len(samples.target))[:MOST_ROWS]]).median()
+        width = torch.pdist(
+            samples.target[torch.randperm(len(samples.target), device=samples.target.device)[:MOST_ROWS]]
+        ).median()
         has_cost = samples.source.shape[1] == samples.target.shape[1]
 
         def step(batch: Samples) -> dict[str, Tensor]:
@@ -96,10 +98,11 @@ def mmd_squared(points: Tensor, others: Tensor, width: Tensor) -> Tensor:
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         squares = a.square().sum(-1, keepdim=True) + b.square().sum(-1) - 2 * a @ b.mT
-        parts = [(-squares / (2 * (WIDEST * width) ** 2)).exp()]
-        while len(parts) < N_KERNELS:
-            parts.append(parts[-1].square().square())  # half the width: one exponential serves all kernels
-        return torch.stack(parts).mean(0)
+        part = total = (-squares / (2 * (WIDEST * width) ** 2)).exp()
+        for _ in range(N_KERNELS - 1):
+            part = part.square().square()  # half the width: one exponential serves all kernels
+            total = total + part
+        return total / N_KERNELS
 
     n, m = len(points), len(others)
     within = (kernel(points, points).sum() - n) / (n * (n - 1))  # the diagonal is n ones
