@@ -38,6 +38,7 @@ ROOMS = [
     "estimators",
     "baselines.loops",
     "baselines.base",
+    "baselines.sinkhorn",
     "baselines.regression",
     "baselines.cgmm",
     "baselines.gans",

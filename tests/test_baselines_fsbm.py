@@ -63,13 +63,13 @@ def test_rows_between_the_pairs_follow_them_and_only_with_feedback(
     with_feedback, without = (
         np.mean((models[key].sample(x, 8, random_state=0).mean(0) - x @ TURN) ** 2) for key in (10.0, 0.0)
     )
-    # Staying is off by |x − turned x|²/2 = 1 in each coordinate on average; following leaves the bandwidth's blur.
-    assert with_feedback < 0.25 < 0.7 < without
+    # Staying is off by |x − turned x|² = 2|x|², which is 2 for each coordinate on average; following leaves the bandwidth's blur.
+    assert with_feedback < 0.25 < 1 < without
 
 
 def test_the_diffusion_of_a_known_drift_has_the_law_of_the_bridge_mixture() -> None:
-    # Ends z₁ ~ N(0, s²) that do not depend on the start z₀ = 0: E[z₁|z_t] = z t s² / (t² s² + σ² t(1 − t)), and the diffusion must
-    # end at N(0, s²). Euler's error falls like 1/n: 200 steps leave some per cent of the spread.
+    # Ends z₁ ~ N(0, s²) that do not depend on the start z₀ = 0: E[z₁|z_t] = z t s² / (t² s² + σ² t(1 − t)), and the diffusion
+    # must end at N(0, s²). Euler's error falls like 1/n: 200 steps leave some per cent of the spread.
     spread, noise = 0.8, 0.5
     bridge = _Bridge(1, 1, (4,), noise, 200)
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.dcpeme import DCPEME, implicit_potential, sinkhorn
+from fewpairs.baselines.dcpeme import DCPEME, implicit_potential
 from fewpairs.baselines.parot import ParOT, mmd_squared
 from fewpairs.baselines.regression import Regression
+from fewpairs.baselines.sinkhorn import sinkhorn
 
 N_PAIRS, N_UNPAIRED = 10, 500
 MAPS: dict[str, tuple[type[Baseline], dict[str, Any]]] = {

@@ -5,7 +5,6 @@ T(x) = Σ_j y_j exp((g_j − c(x, y_j))/ε) / Σ_j exp((g_j − c(x, y_j))/ε)  
 min over φ of E|y − T(x)|² over the pairs, g being a function of φ (Howard et al., 2024).
 """
 
-import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -16,10 +15,11 @@ from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.baselines.loops import Step, descend
+from fewpairs.baselines.sinkhorn import sinkhorn
 from fewpairs.data import Samples
 from fewpairs.nn import make_mlp
 
-__all__ = ["DCPEME", "implicit_potential", "log_sum_exp", "sinkhorn"]
+__all__ = ["DCPEME", "implicit_potential"]
 
 RIDGE = 1e-3  # keeps the implicit gradient finite where parts of a plan hardly touch each other
 LEAST_SHARE = 1e-15  # the products of smaller ones are numbers that a processor is slow with
@@ -117,33 +117,6 @@ class DCPEME(Baseline):
     def _judge(self, networks: Any, x: Tensor, y: Tensor) -> float:
         networks.refresh()  # the stored potential is that of the cost at the last look
         return super()._judge(networks, x, y)
-
-
-def sinkhorn(cost: Tensor, epsilon: float, *, n_iterations: int, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The potentials f and g of entropic transport between uniform weights, in the log domain.
-
-    The plan is exp((f_i + g_j − c_ij)/ε)/(n m); its rows have exactly uniform sums.
-
-    Arguments:
-        cost: c, (n, m).
-        epsilon: ε.
-        n_iterations: Updates of both.
-        start: The g to begin with, (m,).
-    """
-    n, m = cost.shape
-    log_kernel = -cost / epsilon
-    g = torch.zeros_like(cost[0]) if start is None else start / epsilon
-    f = math.log(m) - log_sum_exp(log_kernel + g, dim=1)
-    for _ in range(n_iterations):
-        g = math.log(n) - log_sum_exp(log_kernel + f.unsqueeze(1), dim=0)
-        f = math.log(m) - log_sum_exp(log_kernel + g, dim=1)
-    return epsilon * f, epsilon * g
-
-
-def log_sum_exp(logits: Tensor, dim: int) -> Tensor:
-    """torch.logsumexp up to rounding: terms below e⁻⁸⁰ of the largest are raised to that, for vanishing exponentials are slow."""
-    largest = logits.detach().amax(dim, keepdim=True)
-    return (logits - largest).clamp(min=-80).exp().sum(dim).log() + largest.squeeze(dim)
 
 
 def implicit_potential(cost: Tensor, epsilon: float, *, n_iterations: int) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.dcpeme import log_sum_exp, sinkhorn
 from fewpairs.baselines.loops import Step, descend
+from fewpairs.baselines.sinkhorn import log_sum_exp, sinkhorn
 from fewpairs.data import Samples
 from fewpairs.nn import make_mlp
 
@@ -70,8 +70,8 @@ class FSBM(Baseline):
 
     Every `refit_every` steps some hundred unpaired rows are coupled afresh: at first by |x − y|²/2, later, in the spirit of
     iterated Schrödinger bridge matching, by |e − y|²/2 with e the end at which the diffusion so far arrives from x. The ends on
-    both sides stay the data's own that way, and no backward diffusion is needed. The pairs' feedback enters the cost of the coupling;
-    the authors optimise the paths between the ends as well, and here these are Brownian bridges.
+    both sides stay the data's own that way, and no backward diffusion is needed. The pairs' feedback enters the cost of the
+    coupling; the authors optimise the paths between the ends as well, and here these are Brownian bridges.
 
     Arguments:
         hidden: The widths of the hidden layers of the network.

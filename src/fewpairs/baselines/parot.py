@@ -19,8 +19,8 @@ from fewpairs.nn import make_mlp
 __all__ = ["ParOT"]
 
 N_KERNELS = 5
-WIDEST = 4.0  # of the kernels, in median distances between y's; each of the others is half as wide as the one before
-MOST_ROWS = 1000  # for the median distance
+WIDEST = 4.0  # of the kernels, in mean distances between y's; each of the others is half as wide as the one before
+MOST_ROWS = 1000  # for the mean distance
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -63,9 +63,8 @@ class ParOT(Baseline):
 
     def _start(self, networks: nn.Module, samples: Samples) -> Step:
         optimizer = torch.optim.Adam(networks.parameters(), lr=self.learning_rate)
-        width = torch.pdist(
-            samples.target[torch.randperm(len(samples.target), device=samples.target.device)[:MOST_ROWS]]
-        ).median()
+        target = samples.target
+        width = torch.pdist(target[torch.randperm(len(target), device=target.device)[:MOST_ROWS]]).mean()
         has_cost = samples.source.shape[1] == samples.target.shape[1]
 
         def step(batch: Samples) -> dict[str, Tensor]:
