@@ -10,7 +10,7 @@ from sklearn.base import clone
 from torch import nn
 
 from fewpairs.baselines import CGMM, CGMMSS, REGISTRY, Baseline, DensityBaseline, Regression
-from fewpairs.baselines.loops import Loop, deal, hold_out
+from fewpairs.baselines.loops import PATIENCE, Loop, deal, hold_out
 from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian, TwoBranches
 
@@ -174,8 +174,13 @@ def test_numbers_that_are_not_finite_end_the_loop_and_are_not_kept() -> None:
         if network.weight.item() >= 15:
             network.weight.data.fill_(math.nan)
 
-    network, loop = _run([1.0] * 30, poison)
+    network, loop = _run([1.0 / number for number in range(1, 31)], poison)
     assert loop.ended == "diverged" and math.isfinite(network.weight.item()) and loop.history["step"][-1] < 30
+
+
+def test_training_ends_when_it_has_not_got_better_for_long() -> None:
+    network, loop = _run([1.0, 0.5, *[0.7] * 28])
+    assert loop.ended == "finished" and loop.history["step"][-1] == 2 + PATIENCE and network.weight.item() == 2
 
 
 def test_a_score_that_runs_away_is_told() -> None:

@@ -20,12 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fewpairs import checks
-from fewpairs.baselines.loops import Loop, Step, deal, hold_out
+from fewpairs.baselines.loops import Loop, Step, deal, descend, hold_out
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import Translator, as_device
 from fewpairs.progress import progress_bar
 
-__all__ = ["Baseline", "DensityBaseline"]
+__all__ = ["Baseline", "DensityBaseline", "LikelihoodBaseline"]
 
 N_TO_JUDGE = 16  # draws at each held-out x for its energy score
 N_TO_AVERAGE = 256  # draws for a mean
@@ -198,6 +198,30 @@ class DensityBaseline(Baseline):
     def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
         with torch.no_grad():
             return float(-self._log_prob(networks, x, y).mean())
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LikelihoodBaseline(DensityBaseline):
+    """Abstract: a network whose value at x is the distribution of y, by the likelihood of the pairs.
+
+    Arguments:
+        weight_decay: AdamW's.
+    """
+
+    weight_decay: float = 0.01
+
+    def _loss(self, networks: Any, batch: Samples) -> Tensor:
+        return -networks(batch.pairs_x).log_prob(batch.pairs_y).mean()
+
+    def _start(self, networks: Any, samples: Samples) -> Step:
+        optimizer = torch.optim.AdamW(networks.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        return descend(optimizer, lambda batch: self._loss(networks, batch))
+
+    def _draw(self, networks: Any, x: Tensor) -> Tensor:
+        return networks(x).sample()
+
+    def _log_prob(self, networks: Any, x: Tensor, y: Tensor) -> Tensor:
+        return networks(x).log_prob(y)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from fewpairs import objectives
-from fewpairs.baselines.base import DensityBaseline
+from fewpairs.baselines.base import DensityBaseline, LikelihoodBaseline
 from fewpairs.baselines.loops import Step, descend
 from fewpairs.costs import SlopeCost
 from fewpairs.data import Samples
@@ -43,7 +43,7 @@ class _MixtureNetwork(nn.Module):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CGMM(DensityBaseline):
+class CGMM(LikelihoodBaseline):
     """A network from x to a mixture of Gaussians, by the likelihood of the pairs.
 
     Arguments:
@@ -59,20 +59,9 @@ class CGMM(DensityBaseline):
 
     hidden: tuple[int, ...] = (64, 64)
     n_parts: int = 20
-    weight_decay: float = 0.01
 
     def _build(self, samples: Samples) -> nn.Module:
         return _MixtureNetwork(samples.source.shape[1], samples.target.shape[1], self.n_parts, self.hidden)
-
-    def _start(self, networks: nn.Module, samples: Samples) -> Step:
-        optimizer = torch.optim.AdamW(networks.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        return descend(optimizer, lambda batch: -networks(batch.pairs_x).log_prob(batch.pairs_y).mean())
-
-    def _draw(self, networks: nn.Module, x: Tensor) -> Tensor:
-        return networks(x).sample()
-
-    def _log_prob(self, networks: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return networks(x).log_prob(y)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
-import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
-from fewpairs.baselines.base import DensityBaseline
-from fewpairs.baselines.loops import Step, descend
+from fewpairs.baselines.base import LikelihoodBaseline
 from fewpairs.data import Samples
 
 __all__ = ["CondNF", "CondNFSS"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CondNF(DensityBaseline):
+class CondNF(LikelihoodBaseline):
     """A conditional normalising flow, by −mean_pairs log p(y|x).
 
     Arguments:
@@ -41,11 +39,10 @@ class CondNF(DensityBaseline):
     flow: str = "realnvp"
     n_transforms: int = 5
     hidden: tuple[int, ...] = (128, 128)
-    weight_decay: float = 0.01
     learning_rate: float = 3e-4
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **DensityBaseline._parameter_constraints,
+        **LikelihoodBaseline._parameter_constraints,
         "flow": [StrOptions({"realnvp", "spline"})],
         "n_transforms": [Interval(Integral, 1, None, closed="left")],
     }
@@ -59,19 +56,6 @@ class CondNF(DensityBaseline):
             transforms=self.n_transforms,
             hidden_features=list(self.hidden),
         )
-
-    def _start(self, networks: nn.Module, samples: Samples) -> Step:
-        optimizer = torch.optim.AdamW(networks.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        return descend(optimizer, lambda batch: self._loss(networks, batch))
-
-    def _loss(self, networks: nn.Module, batch: Samples) -> Tensor:
-        return -networks(batch.pairs_x).log_prob(batch.pairs_y).mean()
-
-    def _draw(self, networks: nn.Module, x: Tensor) -> Tensor:
-        return networks(x).sample()
-
-    def _log_prob(self, networks: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return networks(x).log_prob(y)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -88,7 +72,7 @@ class CondNFSS(CondNF):
     learns_from: ClassVar[tuple[str, ...]] = ("pairs", "source", "target")
 
     cross_size: int = 64
-    max_steps: int = 400
+    max_steps: int = 2000
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CondNF._parameter_constraints,

@@ -20,6 +20,9 @@ Step = Callable[[Samples], Mapping[str, Tensor]]  # one step with a minibatch; t
 
 N_LOOKS = 30
 FIRST_LOOK = 10
+PATIENCE = (
+    10  # looks without a better one, after which training ends: by then it has gone on for some seven times as long
+)
 
 
 @dataclass
@@ -93,9 +96,12 @@ class Loop:
                 losses = dict(step(next(batches)))
                 networks.eval()
                 number += 1
-                if number in looks and not look():
-                    self.ended = "diverged"
-                    break
+                if number in looks:
+                    if not look():
+                        self.ended = "diverged"
+                        break
+                    if len(self.history["step"]) - 1 - self.best >= PATIENCE:
+                        break
                 self.on_step(number / self.max_steps)
         except KeyboardInterrupt:
             self.ended = "interrupted"
