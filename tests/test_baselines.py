@@ -180,7 +180,8 @@ def test_numbers_that_are_not_finite_end_the_loop_and_are_not_kept() -> None:
 
 def test_training_ends_when_it_has_not_got_better_for_long() -> None:
     network, loop = _run([1.0, 0.5, *[0.7] * 28])
-    assert loop.ended == "finished" and loop.history["step"][-1] == 2 + PATIENCE and network.weight.item() == 2
+    assert loop.ended == "finished" and len(loop.history["step"]) == 2 + PATIENCE and loop.history["step"][-1] < 30
+    assert network.weight.item() == loop.history["step"][1]
 
 
 def test_a_score_that_runs_away_is_told() -> None:
