@@ -10,7 +10,7 @@ from sklearn.base import clone
 from torch import nn
 
 from fewpairs.baselines import CGMM, CGMMSS, REGISTRY, Baseline, DensityBaseline, Regression
-from fewpairs.baselines.loops import PATIENCE, Loop, deal, hold_out
+from fewpairs.baselines.loops import Loop, deal, hold_out
 from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian, TwoBranches
 
@@ -179,8 +179,8 @@ def test_numbers_that_are_not_finite_end_the_loop_and_are_not_kept() -> None:
 
 
 def test_training_ends_when_it_has_not_got_better_for_long() -> None:
-    network, loop = _run([1.0, 0.5, *[0.7] * 28])
-    assert loop.ended == "finished" and len(loop.history["step"]) == 2 + PATIENCE and loop.history["step"][-1] < 30
+    network, loop = _run([1.0, 0.5, *[0.7] * 28], patience=5)
+    assert loop.ended == "finished" and len(loop.history["step"]) == 2 + 5 and loop.history["step"][-1] < 30
     assert network.weight.item() == loop.history["step"][1]
 
 

@@ -4,6 +4,7 @@ A baseline's own file supplies its networks (`_build`), a step of its training (
 has a density, its logarithm (`_log_prob`). All of these work in standardised units.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,9 +59,10 @@ class Baseline(Translator):
     title: ClassVar[str]
     learns_from: ClassVar[tuple[str, ...]]
     is_stochastic: ClassVar[bool] = True
-    too_far: ClassVar[float] = float(
-        "inf"
-    )  # a held-out energy score that ends so many times above its best has run away
+    # A held-out energy score that ends so many times above its best has run away.
+    too_far: ClassVar[float] = math.inf
+    # Looks without a better one, after which training ends.
+    patience: ClassVar[float] = math.inf
 
     max_steps: int = 3000
     learning_rate: float = 1e-3
@@ -121,6 +123,7 @@ class Baseline(Translator):
                 self.max_steps,
                 time_budget=self.time_budget,
                 too_far=self.too_far,
+                patience=self.patience,
                 on_step=lambda done: show(f"{self.title} learns p(y|x)", done),
             )
             loop.run(
@@ -207,6 +210,9 @@ class LikelihoodBaseline(DensityBaseline):
     Arguments:
         weight_decay: AdamW's.
     """
+
+    # By then training has gone on for some seven times as long: what has learnt the pairs by heart does not come back.
+    patience: ClassVar[float] = 10
 
     weight_decay: float = 0.01
 

@@ -20,9 +20,6 @@ Step = Callable[[Samples], Mapping[str, Tensor]]  # one step with a minibatch; t
 
 N_LOOKS = 30
 FIRST_LOOK = 10
-PATIENCE = (
-    10  # looks without a better one, after which training ends: by then it has gone on for some seven times as long
-)
 
 
 @dataclass
@@ -34,6 +31,7 @@ class Loop:
         time_budget: The seconds it may take; None is no bound.
         too_far: A held-out score, of a kind that is never negative, that ends more than so many times above its best has run
             away; infinity never asks.
+        patience: Training ends after so many looks without a better one; infinity never does.
         on_step: Called after each step with the part of the work done so far.
 
     Attributes:
@@ -46,6 +44,7 @@ class Loop:
     max_steps: int
     time_budget: float | None = None
     too_far: float = math.inf
+    patience: float = math.inf
     on_step: Callable[[float], None] = lambda done: None
     history: dict[str, list[float]] = field(default_factory=dict)
     best: int = 0
@@ -100,7 +99,7 @@ class Loop:
                     if not look():
                         self.ended = "diverged"
                         break
-                    if len(self.history["step"]) - 1 - self.best >= PATIENCE:
+                    if len(self.history["step"]) - 1 - self.best >= self.patience:
                         break
                 self.on_step(number / self.max_steps)
         except KeyboardInterrupt:
