@@ -205,7 +205,7 @@ class Clusters(Problem):
     """
 
     n_clusters = 8
-    spread = 0.3
+    spread = 0.3  # of a cluster
     std = 0.3
     side = 1.5  # the length of s
 
