@@ -307,8 +307,10 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     score, x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
     if len(kinds) > 1:
         rivals = [trial for trial in _of_kind(finals, "supervised") if _is_trained(trial)]
-        theirs = _doubt(_crossfit([trial.looks() for trial in rivals], ignored, maker), ignored, maker)[1]
-        unpaired_gain = maker.mean(ours - theirs) if rivals else (math.nan, math.nan)
+        unpaired_gain = math.nan, math.nan
+        if rivals:
+            theirs = _doubt(_crossfit([trial.looks() for trial in rivals], ignored, maker), ignored, maker)[1]
+            unpaired_gain = maker.mean(ours - theirs)
 
     members, weights = [ignore_x], [float(shares[-1])]
     for trial, share in zip(mixed, shares[:-1].tolist(), strict=True):

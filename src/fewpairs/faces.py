@@ -1,13 +1,13 @@
 """The faces that translators show: what comes in is checked, and what goes out is in the user's units and shapes.
 
-A `Translator` supplies `fit` and `sample`. A `ClosedFormTranslator` supplies the distribution of y given x (`conditional`), and
+A `Translator` supplies `fit` and `sample`, a `DensityTranslator` log p(y|x) too. A `ClosedFormTranslator` supplies the distribution of y given x (`conditional`), and
 samples, densities, means, quantiles and intervals are read off it here.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -21,13 +21,15 @@ from fewpairs import checks
 from fewpairs.conditionals import ConditionalEnsemble, ConditionalMixture
 from fewpairs.data import Samples
 
-__all__ = ["ClosedFormTranslator", "Translator", "as_device"]
+__all__ = ["ClosedFormTranslator", "DensityTranslator", "Translator", "as_device"]
 
 LEAST_PAIRS = 2
 
 
 class Translator(RegressorMixin, BaseEstimator):
     """Abstract: an estimator of p(y|x) that can be sampled from. See `estimators` and `baselines` for the ones to use."""
+
+    is_stochastic: ClassVar[bool] = True  # whether it draws y's, or maps x to one
 
     @property
     @abstractmethod
@@ -123,7 +125,20 @@ class Translator(RegressorMixin, BaseEstimator):
         return tags
 
 
-class ClosedFormTranslator(Translator):
+class DensityTranslator(Translator):
+    """Abstract: a translator that knows log p(y|x)."""
+
+    @abstractmethod
+    def score_samples(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y|x), one number a row, in the user's units."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
+        scores = self.score_samples(X, y)
+        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
+
+
+class ClosedFormTranslator(DensityTranslator):
     """Abstract: a translator whose p(y|x) is known in closed form."""
 
     @abstractmethod
@@ -146,11 +161,6 @@ class ClosedFormTranslator(Translator):
         checks.refuse_unequal(conditional.batch_shape[0], len(y))
         with torch.no_grad():
             return conditional.log_prob(_tensor(y)).numpy()
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
-        scores = self.score_samples(X, y)
-        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
 
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean: (rows, dim_y), or (rows,) if Y was one-dimensional."""

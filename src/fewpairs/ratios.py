@@ -91,11 +91,12 @@ def estimate_density_ratio(
     if above.shape[1] != below.shape[1]:
         raise ValueError(
             f"Both samples must have the same columns, but the numerator has {above.shape[1]} and the denominator "
-            f"{below.shape[1]}."
+            f"{below.shape[1]}. Pass the columns that both have, in one order."
         )
     if min(len(above), len(below)) < N_FOLDS:
         raise ValueError(
-            f"A ratio needs at least {N_FOLDS} rows of each sample, but {len(above)} and {len(below)} came."
+            f"A ratio needs at least {N_FOLDS} rows of each sample, but {len(above)} and {len(below)} came. With so few, take "
+            "all weights as equal."
         )
     random = check_random_state(random_state)
     if isinstance(method, str) and method == "least_squares":
@@ -104,7 +105,8 @@ def estimate_density_ratio(
     elif isinstance(method, str) and method != "classifier":
         raise ValueError(f'method must be "classifier", "least_squares" or a classifier, but {method!r} came.')
     else:
-        values, ratio = _classify(above, below, _quadratic() if isinstance(method, str) else method, random)
+        classifier = _quadratic(above.shape[1]) if isinstance(method, str) else method
+        values, ratio = _classify(above, below, classifier, random)
     weights, n_clipped = _clip(values, largest)
     effective = float(weights.sum() ** 2 / (weights**2).sum())
     return DensityRatio(weights, effective, n_clipped, min(float(values.mean()), 1.0), ratio)
@@ -125,9 +127,7 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
     random = check_random_state(random_state)
     x, y = (_some(checks.as_rows(part, name), random) for part, name in ((rows, "rows"), (others, "others")))
     both = np.concatenate([x, y])
-    degree = 2 if both.shape[1] <= MOST_COLUMNS else 1  # products of very many columns would be more than the rows
-    features = make_pipeline(StandardScaler(), PolynomialFeatures(degree, include_bias=False), StandardScaler())
-    known = features.fit_transform(both)
+    known = make_pipeline(*_features(both.shape[1])).fit_transform(both)
     label = (np.arange(len(both)) < len(x)) - len(x) / len(both)
     labels = np.stack([label, *(random.permutation(label) for _ in range(N_PERMUTATIONS))], axis=1)
     fold, statistic = random.permutation(len(both)) % N_FOLDS, np.zeros(labels.shape[1])
@@ -139,11 +139,17 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
     return float((statistic >= statistic[0] - 1e-12 * abs(statistic[0])).mean())
 
 
-def _quadratic() -> ClassifierMixin:
+def _features(n_columns: int) -> list[Any]:
+    """Squares and products of the columns, at one scale; of very many columns, which have more of them than rows, none."""
+    degree = 2 if n_columns <= MOST_COLUMNS else 1
+    return [StandardScaler(), PolynomialFeatures(degree, include_bias=False), StandardScaler()]
+
+
+def _quadratic(n_columns: int) -> ClassifierMixin:
     """Logistic regression on squares and products: exact where both samples are Gaussian. Its penalty is chosen by their rows."""
     last = LogisticRegression(max_iter=300)
     search = GridSearchCV(last, {"C": np.logspace(-3, 2, 6)}, cv=3, scoring="neg_log_loss")
-    return make_pipeline(StandardScaler(), PolynomialFeatures(2, include_bias=False), StandardScaler(), search)
+    return make_pipeline(*_features(n_columns), search)
 
 
 def _classify(

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fewpairs import checks
 from fewpairs.baselines.loops import Loop, Step, deal, descend, hold_out
 from fewpairs.data import Samples, Scaler
-from fewpairs.faces import Translator, as_device
+from fewpairs.faces import DensityTranslator, Translator, as_device
 from fewpairs.progress import progress_bar
 
 __all__ = ["Baseline", "DensityBaseline", "LikelihoodBaseline"]
@@ -58,7 +58,6 @@ class Baseline(Translator):
 
     title: ClassVar[str]
     learns_from: ClassVar[tuple[str, ...]]
-    is_stochastic: ClassVar[bool] = True
     # A held-out energy score that ends so many times above its best has run away.
     too_far: ClassVar[float] = math.inf
     # Looks without a better one, after which training ends.
@@ -80,7 +79,11 @@ class Baseline(Translator):
         "held_out": [Interval(Real, 0, 0.5, closed="both")],
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
+        "device": [str],
         "verbose": ["boolean"],
+        "hidden": ["array-like"],  # what several methods have, checked once
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "pair_weight": [Interval(Real, 0, None, closed="left")],
     }
 
     @property
@@ -112,9 +115,9 @@ class Baseline(Translator):
         self._validate_params()
         samples = self._gather(X, y, None, X_unpaired, Y_unpaired, None, None)
         random, device = check_random_state(self.random_state), as_device(self.device)
-        self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight)
-        self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight)
-        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
+        x_scaler = Scaler.learn(samples.source, samples.source_weight)
+        y_scaler = Scaler.learn(samples.target, samples.target_weight)
+        samples = samples.standardise(x_scaler, y_scaler).to(dtype=torch.float32, device=device)
         samples, x_judge, y_judge = hold_out(samples, self.held_out, random)
         with _seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             networks = self._build(samples).to(device)
@@ -129,6 +132,7 @@ class Baseline(Translator):
             loop.run(
                 networks, step, deal(samples, self.batch_size), lambda: self._judge(networks.eval(), x_judge, y_judge)
             )
+        self.x_scaler_, self.y_scaler_ = x_scaler, y_scaler
         self.networks_ = networks.cpu().requires_grad_(False)
         self.history_, self.ended_ = loop.history, loop.ended
         self.n_steps_ = int(loop.history["step"][loop.best]) if loop.history else 0
@@ -175,7 +179,7 @@ class Baseline(Translator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DensityBaseline(Baseline):
+class DensityBaseline(Baseline, DensityTranslator):
     """Abstract: a baseline that knows log p(y|x)."""
 
     @abstractmethod
@@ -192,11 +196,6 @@ class DensityBaseline(Baseline):
         with torch.no_grad():
             scores = torch.cat([self._log_prob(self.networks_, *part) for part in parts]).double()
         return (scores - self.y_scaler_.scale.log().sum()).numpy()
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
-        scores = self.score_samples(X, y)
-        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
 
     def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
         with torch.no_grad():

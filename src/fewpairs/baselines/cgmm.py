@@ -6,10 +6,12 @@ under the plain marginal-likelihood loss at μ = 1, all cross terms formed, with
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from numbers import Integral
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
@@ -60,6 +62,11 @@ class CGMM(LikelihoodBaseline):
     hidden: tuple[int, ...] = (64, 64)
     n_parts: int = 20
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LikelihoodBaseline._parameter_constraints,
+        "n_parts": [Interval(Integral, 1, None, closed="left")],
+    }
+
     def _build(self, samples: Samples) -> nn.Module:
         return _MixtureNetwork(samples.source.shape[1], samples.target.shape[1], self.n_parts, self.hidden)
 
@@ -82,6 +89,12 @@ class CGMMSS(DensityBaseline):
     hidden: tuple[int, ...] = (25,)
     n_slopes: int = 25
     n_atoms: int = 50
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **DensityBaseline._parameter_constraints,
+        "n_slopes": [Interval(Integral, 1, None, closed="left")],
+        "n_atoms": [Interval(Integral, 1, None, closed="left")],
+    }
 
     def _build(self, samples: Samples) -> MixturePlan:
         target = samples.target

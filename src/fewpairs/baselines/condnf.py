@@ -95,5 +95,7 @@ def _import_flows() -> Any:
     try:
         from zuko import flows
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Normalising flows need the library zuko: pip install zuko") from error
+        raise ModuleNotFoundError(
+            "Normalising flows need the library zuko: pip install 'fewpairs[baselines]' brings it."
+        ) from error
     return flows

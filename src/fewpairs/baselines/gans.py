@@ -8,9 +8,11 @@ which y belongs to which x by least squares.
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -52,6 +54,13 @@ class _GAN(Baseline):
     learning_rate: float = 1e-3
     discriminator_rate: float = 3e-4
     penalty: float = 0.01
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Baseline._parameter_constraints,
+        "dim_z": [Interval(Integral, 1, None, closed="left")],
+        "discriminator_rate": [Interval(Real, 0, None, closed="neither")],
+        "penalty": [Interval(Real, 0, None, closed="left")],
+    }
 
     @abstractmethod
     def _discriminator_loss(self, players: _Players, batch: Samples) -> Tensor: ...

@@ -7,9 +7,11 @@ The potential f is what keeps T's cloud on the target; the pairs say which of th
 
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
@@ -48,6 +50,12 @@ class GNOT(Baseline):
     max_steps: int = 6000
     batch_size: int = 128
     held_out: float = 0.0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Baseline._parameter_constraints,
+        "n_map_steps": [Interval(Integral, 1, None, closed="left")],
+        "potential_rate": [Interval(Real, 0, None, closed="neither")],
+    }
 
     def _build(self, samples: Samples) -> nn.ModuleDict:
         dim_x, dim_y = samples.source.shape[1], samples.target.shape[1]

@@ -119,9 +119,8 @@ def deal(samples: Samples, batch_size: int) -> Iterator[Samples]:
     decks = [Deck(len(rows), device, None) for rows in (samples.pairs_x, samples.source, samples.target)]
     while True:
         hands = (deck.deal(1, batch_size)[0] for deck in decks)
-        p, q, r = (
-            hand[torch.randperm(len(hand), device=device)] for hand in hands
-        )  # a small deck comes whole, and in order
+        # A deck that is no larger than a hand comes whole and in order: it is shuffled here.
+        p, q, r = (hand[torch.randperm(len(hand), device=device)] for hand in hands)
         yield Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
 
 

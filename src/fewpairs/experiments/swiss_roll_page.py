@@ -221,7 +221,7 @@ def _usage_table() -> str:
     for name, method in METHODS.items():
         model = method.make(random_state=0, device="cpu")
         answers = [kind in model.uses for kind in kinds]
-        answers += [getattr(model, "is_stochastic", True), hasattr(model, "score_samples")]
+        answers += [model.is_stochastic, hasattr(model, "score_samples")]
         lines.append([name, *("✓" if answer else "" for answer in answers)])
     return as_table(["", *kinds.values(), "draws y at random", "has a density"], lines)
 
