@@ -212,7 +212,7 @@ def test_an_unfitted_baseline_and_bad_settings_are_refused() -> None:
         Regression().sample(data.X)
     with pytest.raises(ValueError, match="held_out"):
         Regression(held_out=0.9).fit(data.X, data.Y)
-    with pytest.raises(ValueError, match="hidden.*array-like"):
+    with pytest.raises(ValueError, match="hidden"):
         REGISTRY["cgan"](hidden=64).fit(data.X, data.Y)
     with pytest.raises(ValueError, match="n_parts"):
         CGMM(n_parts=0).fit(data.X, data.Y)

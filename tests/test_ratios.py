@@ -109,6 +109,8 @@ def test_the_test_sees_a_difference() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(ValueError, match="same columns"):
         estimate_density_ratio(np.zeros((10, 2)), np.zeros((10, 3)))
+    with pytest.raises(ValueError, match="others has 3"):
+        compare_samples(np.zeros((10, 2)), np.zeros((10, 3)))
     with pytest.raises(ValueError, match="at least 5 rows"):
         estimate_density_ratio(np.zeros((10, 2)), np.zeros((3, 2)))
     with pytest.raises(ValueError, match="least_squares"):

@@ -1,7 +1,7 @@
 """The faces that translators show: what comes in is checked, and what goes out is in the user's units and shapes.
 
-A `Translator` supplies `fit` and `sample`, a `DensityTranslator` log p(y|x) too. A `ClosedFormTranslator` supplies the distribution of y given x (`conditional`), and
-samples, densities, means, quantiles and intervals are read off it here.
+A `Translator` supplies `fit` and `sample`, a `DensityTranslator` log p(y|x) too. A `ClosedFormTranslator` supplies the
+distribution of y given x (`conditional`), and samples, densities, means, quantiles and intervals are read off it here.
 """
 
 from abc import abstractmethod

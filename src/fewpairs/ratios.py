@@ -87,12 +87,7 @@ def estimate_density_ratio(
         1.0
     """
     check_scalar(largest, "largest", Real, min_val=1)
-    above, below = checks.as_rows(numerator, "numerator"), checks.as_rows(denominator, "denominator")
-    if above.shape[1] != below.shape[1]:
-        raise ValueError(
-            f"Both samples must have the same columns, but the numerator has {above.shape[1]} and the denominator "
-            f"{below.shape[1]}. Pass the columns that both have, in one order."
-        )
+    above, below = _two_samples(numerator, "numerator", denominator, "denominator")
     if min(len(above), len(below)) < N_FOLDS:
         raise ValueError(
             f"A ratio needs at least {N_FOLDS} rows of each sample, but {len(above)} and {len(below)} came. With so few, take "
@@ -125,7 +120,7 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
         random_state: The source of randomness.
     """
     random = check_random_state(random_state)
-    x, y = (_some(checks.as_rows(part, name), random) for part, name in ((rows, "rows"), (others, "others")))
+    x, y = (_some(sample, random) for sample in _two_samples(rows, "rows", others, "others"))
     both = np.concatenate([x, y])
     known = make_pipeline(*_features(both.shape[1])).fit_transform(both)
     label = (np.arange(len(both)) < len(x)) - len(x) / len(both)
@@ -137,6 +132,16 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
         slopes = np.linalg.solve(square, known[~here].T @ labels[~here])
         statistic += (labels[here] * (known[here] @ slopes)).sum(0)
     return float((statistic >= statistic[0] - 1e-12 * abs(statistic[0])).mean())
+
+
+def _two_samples(rows: Any, name: str, others: Any, name_of_others: str) -> tuple[np.ndarray, np.ndarray]:
+    x, y = checks.as_rows(rows, name), checks.as_rows(others, name_of_others)
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(
+            f"Both samples must have the same columns, but {name} has {x.shape[1]} and {name_of_others} has {y.shape[1]}. Pass "
+            "the columns that both have, in one order."
+        )
+    return x, y
 
 
 def _features(n_columns: int) -> list[Any]:
