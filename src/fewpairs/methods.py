@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from fewpairs.baselines import REGISTRY, Baseline
+from fewpairs.baselines import REGISTRY, Baseline, CondNF
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.faces import Translator
 from fewpairs.recipes import RECIPES
@@ -64,9 +64,9 @@ def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
     return make
 
 
-def _baseline(kind: type[Baseline]) -> Callable[..., Translator]:
+def _baseline(kind: type[Baseline], **settings: Any) -> Callable[..., Translator]:
     def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
-        model = kind(random_state=random_state, device=device, verbose=False)
+        model = kind(random_state=random_state, device=device, verbose=False, **settings)
         return model.set_params(max_steps=max(round(model.max_steps * effort), 1))
 
     return make
@@ -79,3 +79,7 @@ register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True)
 register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))
 for _kind in REGISTRY.values():
     register(Method(_kind.title, _baseline(_kind)))
+    if issubclass(_kind, CondNF):
+        register(Method(f"{_kind.title}, splines", _baseline(_kind, flow="spline")))
+    if not _kind.held_out:  # it keeps its last networks; this one, those that held-out pairs like best
+        register(Method(f"{_kind.title}, stopped early", _baseline(_kind, held_out=Baseline.held_out)))
