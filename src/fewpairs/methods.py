@@ -29,11 +29,13 @@ class Method:
         name: What it is called there.
         make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
         is_fixed: Whether it leaves nothing to choose, so that `fit_together` can fit several seeds at once.
+        is_variant: Whether it is a second setting of another method, for which a study may spare itself a table.
     """
 
     name: str
     make: Callable[..., Translator]
     is_fixed: bool = False
+    is_variant: bool = False
 
 
 _methods: dict[str, Method] = {}
@@ -80,6 +82,7 @@ register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixe
 for _kind in REGISTRY.values():
     register(Method(_kind.title, _baseline(_kind)))
     if issubclass(_kind, CondNF):
-        register(Method(f"{_kind.title}, splines", _baseline(_kind, flow="spline")))
+        register(Method(f"{_kind.title}, splines", _baseline(_kind, flow="spline"), is_variant=True))
     if not _kind.held_out:  # it keeps its last networks; this one, those that held-out pairs like best
-        register(Method(f"{_kind.title}, stopped early", _baseline(_kind, held_out=Baseline.held_out)))
+        stopped = _baseline(_kind, held_out=Baseline.held_out)
+        register(Method(f"{_kind.title}, stopped early", stopped, is_variant=True))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
+from torch import Tensor
 
 __all__ = [
     "coverage",
@@ -83,10 +84,14 @@ def transport_cost(points: ArrayLike, others: ArrayLike) -> float:
     Between clouds of n points of one distribution it is not zero, since they do not lie on each other.
     """
     x, y = _points(points), _points(others)
-    cost = (torch.cdist(x, y) ** 2 / 2).cpu().numpy()
+    cost = torch.cdist(x, y) ** 2 / 2
     if len(x) == len(y):  # a transport plan between equally many points is an assignment
-        return float(cost[linear_sum_assignment(cost)].mean())
-    return float(_library("ot").emd2([], [], cost, numItermax=10**7))
+        # What is taken from a row or a column is taken from every assignment: the best remains the best, and where nearly all
+        # that is left of it is zero, it is found several times faster.
+        left = cost - sum(_rough_prices(cost))
+        rows, columns = linear_sum_assignment(left.cpu().numpy())
+        return float(cost[rows, columns].mean())
+    return float(_library("ot").emd2([], [], cost.cpu().numpy(), numItermax=10**7))
 
 
 def wasserstein(points: ArrayLike, others: ArrayLike) -> float:
@@ -97,6 +102,21 @@ def wasserstein(points: ArrayLike, others: ArrayLike) -> float:
         3.0
     """
     return math.sqrt(2 * transport_cost(points, others))
+
+
+def _rough_prices(cost: Tensor) -> tuple[Tensor, Tensor]:
+    """Prices u, (n, 1), and v, (m,), with u + v ≤ cost nearly, and equal nearly where the best plan goes: Sinkhorn's potentials,
+    by a few updates at each of a few ε."""
+    u, v = torch.zeros_like(cost[:, :1]), torch.zeros_like(cost[0])
+    for part in (0.1, 0.01, 0.003):
+        epsilon = (part * cost.mean()).clamp(min=torch.finfo(cost.dtype).tiny)
+        kernel = ((u + v - cost) / epsilon).exp()
+        in_v = torch.ones_like(v)
+        for _ in range(10):
+            in_u = (kernel @ in_v).clamp(min=1e-200).reciprocal()  # a row of which nothing is left keeps a finite price
+            in_v = (in_u @ kernel).clamp(min=1e-200).reciprocal()
+        u, v = u + epsilon * in_u.log().unsqueeze(1), v + epsilon * in_v.log()
+    return u, v
 
 
 def sinkhorn_divergence(points: ArrayLike, others: ArrayLike, *, epsilon: float = 1e-3) -> float:

@@ -125,6 +125,7 @@ class Plan:
                 for seed in range(self.scale.n_seeds)
             ]
             for method in METHODS
+            if problem == ROLL or not METHODS[method].is_variant
         }
 
     def ablation(self) -> dict[tuple[str, int, int], list[Fit]]:
