@@ -58,6 +58,7 @@ ROOMS = [
     "demo",
     "experiments.__init__",
     "experiments.cells",
+    "experiments.comparisons",
     "experiments.swiss_roll_cells",
     "experiments.swiss_roll",
     "experiments.swiss_roll_page",

@@ -14,7 +14,7 @@ def test_the_demo_writes_a_page_with_every_method(tmp_path) -> None:
     for row in rows:
         assert f"{row.nll:.3f}" in page
     assert "data:image/png;base64" in page
-    assert (tmp_path / "new" / "conditionals.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "new" / "figures" / "conditionals.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_command_tells_its_version() -> None:

@@ -5,6 +5,7 @@ import ot
 import pytest
 import torch
 from scipy import stats
+from scipy.optimize import linear_sum_assignment
 
 from fewpairs import metrics
 
@@ -38,6 +39,23 @@ def test_the_transport_cost_is_exact(n_others: int) -> None:
     assert metrics.transport_cost(x, y) == pytest.approx(squared / 2, rel=1e-9)
     assert metrics.wasserstein(x, y) == pytest.approx(np.sqrt(squared), rel=1e-9)
     assert metrics.transport_cost(torch.from_numpy(x), torch.from_numpy(y)) == metrics.transport_cost(x, y)
+
+
+@pytest.mark.parametrize("others", ["one point", "far and narrow", "on them", "one is very far", "all in one place"])
+def test_the_transport_cost_does_not_depend_on_how_it_is_found(others: str) -> None:
+    """The prices that speed the search up are rough; its result, compared with a plain search, is not."""
+    x = RANDOM.normal(size=(200, 2)) * 2 + 1
+    y = {
+        "one point": np.tile(x[:1], (200, 1)),
+        "far and narrow": 0.01 * RANDOM.normal(size=(200, 2)) + 30,
+        "on them": x[RANDOM.permutation(200)],
+        "one is very far": np.concatenate([RANDOM.normal(size=(199, 2)), [[1e5, 0.0]]]),
+        "all in one place": x,
+    }[others]
+    x = np.tile(x[:1], (200, 1)) if others == "all in one place" else x
+    cost = ((x[:, None] - y) ** 2).sum(-1) / 2
+    plain = cost[linear_sum_assignment(cost)].mean()
+    assert metrics.transport_cost(x, y) == pytest.approx(plain, rel=1e-9, abs=1e-12)  # rounding
 
 
 def test_the_transport_cost_of_a_shift_is_half_its_square() -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from fewpairs.cli import app
 from fewpairs.experiments import swiss_roll_page
 from fewpairs.experiments.cells import Outcomes, Store
+from fewpairs.experiments.comparisons import is_behind, tied_for_best
 from fewpairs.experiments.swiss_roll import FULL, OURS, TINY, Plan, run_study
 from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS, Method, register
@@ -101,8 +102,9 @@ def test_the_verdict_follows_the_numbers() -> None:
 
 def test_a_tie_is_judged_by_differences_on_the_same_draws() -> None:
     # The draws differ more than the methods do; of the two methods behind, one is so on every draw, the other is not.
-    table = rows(first=[0.0, 1.0, 2.0], steadily_behind=[0.1, 1.1, 2.1], level=[0.3, 0.9, 2.1])
-    assert swiss_roll_page._tied_for_best(table, "nll") == ["first", "level"]
+    table = {"first": [0.0, 1.0, 2.0], "steadily behind": [0.1, 1.1, 2.1], "level": [0.3, 0.9, 2.1]}
+    assert tied_for_best(table) == ["first", "level"]
+    assert is_behind(table["steadily behind"], table["first"]) and not is_behind(table["level"], table["first"])
 
 
 def test_what_unpaired_rows_are_worth_is_read_off_the_curves() -> None:

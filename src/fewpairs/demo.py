@@ -12,9 +12,8 @@ import torch
 import fewpairs
 from fewpairs import MixtureTranslator, metrics
 from fewpairs.datasets import SwissRoll
-from fewpairs.files import write_atomically
 from fewpairs.plots import plot_conditionals
-from fewpairs.report import Picture, as_page, as_png, as_table
+from fewpairs.report import Page
 
 __all__ = ["HEADER", "Row", "run_demo"]
 
@@ -52,7 +51,7 @@ def run_demo(
     max_steps: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
-    """Fits the three ways, writes `report.html` and `conditionals.png` into the folder, and returns the table.
+    """Fits the three ways, writes `report.html` and its picture into the folder, and returns the table.
 
     Arguments:
         folder: Where to write; made if it is not there.
@@ -63,7 +62,7 @@ def run_demo(
         max_steps: Training steps, if not the estimator's own number.
         tell: Called with a line about what is going on.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # now rather than after the work, if it cannot be made
     tell("Drawing the data: 128 pairs, 1024 unpaired x's, 1024 unpaired y's, and fresh pairs to judge by")
     problem = SwissRoll()
     data = problem.draw(n_pairs=128, n_source=1024, n_target=1024, seed=seed)
@@ -88,22 +87,18 @@ def run_demo(
         nll = metrics.negative_log_likelihood(model.score_samples(x_test, y_test))
         rows.append(Row(name, nll, float(np.mean(between)), seconds))
 
-    picture = as_png(plot_conditionals(POINTS, truth[:, : len(POINTS)], learnt, data.Y_unpaired))
-    write_atomically(folder / "conditionals.png", picture)
-    page = as_page(
-        "p(y|x) from 128 pairs",
-        [
-            "<p>The paper's Gaussian → Swiss roll task: 128 pairs, 1024 unpaired x's and 1024 unpaired y's.</p>",
-            Picture(
-                picture, "One row an x: the true p(y|x) in blue, what a model learnt in red, all known y's in grey."
-            ),
-            as_table(HEADER, [row.cells() for row in rows]),
-            f"<p>Held-out NLL: mean −log p(y|x) over {n_test} fresh pairs, in nats. Conditional W₂²/2: the "
-            f"transport cost |x−y|²/2 of {n_draws} draws to as many true ones, averaged over {n_points} random x's. "
-            "Lower is better for both.</p>",
-            f"<p>What the default model says of itself, from held-out pairs alone: “{summary}”</p>",
-        ],
-        f"fewpairs {fewpairs.__version__}, torch {torch.__version__}, seed {seed}",
+    page = Page("p(y|x) from 128 pairs", f"fewpairs {fewpairs.__version__}, torch {torch.__version__}, seed {seed}")
+    page.say("The paper's Gaussian → Swiss roll task: 128 pairs, 1024 unpaired x's and 1024 unpaired y's.")
+    page.show(
+        "conditionals",
+        plot_conditionals(POINTS, truth[:, : len(POINTS)], learnt, data.Y_unpaired),
+        "One row an x: the true p(y|x) in blue, what a model learnt in red, all known y's in grey.",
     )
-    write_atomically(folder / "report.html", page.encode())
+    page.tabulate(HEADER, [row.cells() for row in rows])
+    page.say(
+        f"Held-out NLL: mean −log p(y|x) over {n_test} fresh pairs, in nats. Conditional W₂²/2: the transport cost |x−y|²/2 of "
+        f"{n_draws} draws to as many true ones, averaged over {n_points} random x's. Lower is better for both.",
+        f"What the default model says of itself, from held-out pairs alone: “{summary}”",
+    )
+    page.write(folder)
     return rows
