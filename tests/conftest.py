@@ -18,6 +18,7 @@ FIXED = {
     "hidden": (8,),
     "covariance": "diagonal",
     "n_atoms": 10,
+    "emphasis": 0.0,
     "n_folds": 2,
     "batch_size": 64,
     "random_state": 0,

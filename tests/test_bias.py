@@ -1,14 +1,16 @@
 """Pairs from a corner: found out, told, and weighed when they judge; harmless where there is no bias."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import FIXED
+from conftest import FIXED, make_plan
 
-from fewpairs import MixtureTranslator, load
+from fewpairs import MixtureTranslator, load, objectives
 from fewpairs.bias import look_for_bias
+from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian
 
 QUICK = {**FIXED, "max_steps": 30}
@@ -72,19 +74,55 @@ def test_the_score_is_that_of_the_population() -> None:
     assert scores["representative"][0] > scores["representative"][1] + 0.5
 
 
+def test_an_emphasis_is_a_weight_of_the_pairs() -> None:
+    """relevance ** emphasis on the likelihood or the cost of the pairs, and nowhere else."""
+    plan = make_plan(seed=0)
+    x, y, relevance = torch.randn(7, 2).double(), torch.randn(7, 2).double(), torch.rand(7).double() + 0.1
+    plain = Samples.gather(x, y, unpaired_x=x.flip(0), unpaired_y=y.flip(0))
+    weighted = replace(plain, pairs_weight=relevance**0.5)
+    biased = replace(plain, relevance=relevance)
+    for objective in (objectives.supervised, objectives.marginal, objectives.inverse_eot):
+        assert objective(plan, biased, emphasis=0.5).item() == pytest.approx(
+            objective(plan, weighted, emphasis=0).item(), rel=1e-12
+        )
+        assert objective(plan, biased, emphasis=0).item() == pytest.approx(objective(plan, plain).item(), rel=1e-12)
+
+
 def test_training_takes_weights_where_they_belong() -> None:
-    """The likelihood of the pairs takes none; the paper's loss takes population over pairs on the cost; source and target lose
-    the pairs' own points."""
+    """The paper's loss needs them; for the others they are a candidate; without bias there is nothing to choose."""
     data = draw(strength=1.0)
-    relevance = look_for_bias(data[0], data[2], "biased").relevance
-    for objective, expected in (("marginal", np.ones(80)), ("inverse_eot", relevance)):
-        model = MixtureTranslator(**{**QUICK, "objective": objective, "pairs_are": "biased"})
-        samples = model._gather(data[0], data[1], None, data[2], data[3], None, None)
-        model.n_pairs_, model.n_unpaired_ = 80, [1000, 900]
-        moved = model._unbias(samples, relevance)
-        np.testing.assert_allclose(moved.pairs_weight, expected / expected.mean(), rtol=1e-9)
-        assert (moved.source_weight[:80] == 0).all() and (moved.target_weight[:80] == 0).all()
-        assert (moved.source_weight[80:] > 0).all() and (moved.target_weight[80:] > 0).all()
+    for objective, pairs_are, expected in (
+        ("marginal", "biased", (0.0, 1.0)),
+        ("supervised", "biased", (0.0, 1.0)),
+        ("inverse_eot", "biased", (1.0,)),
+        ("marginal", "representative", (0.0,)),
+    ):
+        model = fit(data, objective=objective, pairs_are=pairs_are, emphasis="auto", max_steps=1)
+        assert model._wishes()["emphasis"] == expected
+    assert {candidate["emphasis"] for candidate in fit(data, pairs_are="biased", emphasis=0.5).finals_} == {0.5}
+
+
+def test_the_pairs_own_points_leave_source_and_target() -> None:
+    samples = Samples.gather(
+        torch.zeros(3, 1), torch.zeros(3, 1), unpaired_x=torch.ones(5, 1), unpaired_y=torch.ones(4, 1)
+    )
+    moved = samples.without_own_points()
+    assert (moved.source_weight > 0).tolist() == [False] * 3 + [True] * 5
+    assert (moved.target_weight > 0).tolist() == [False] * 3 + [True] * 4
+    np.testing.assert_array_equal(moved.pairs_weight, samples.pairs_weight)
+
+
+def test_a_known_relevance_is_taken_as_it_is() -> None:
+    """Up to a factor, which cannot be known; nothing is tested or estimated, and no unpaired rows are needed."""
+    x, y, *_, ratio = draw(strength=1.0)
+    fits = [MixtureTranslator(**QUICK).fit(x, y, relevance=factor * ratio) for factor in (1.0, 4.0)]
+    np.testing.assert_array_equal(*(model.score_samples(x, y) for model in fits))
+    assert fits[0].bias_["is_biased"] and np.isnan(fits[0].bias_["p_value"])
+    assert fits[0].bias_["effective_sample_size"] == pytest.approx(ratio.sum() ** 2 / (ratio**2).sum())
+    with pytest.raises(ValueError, match="leave one out"):
+        MixtureTranslator(**QUICK, pairs_are="representative").fit(x, y, relevance=ratio)
+    with pytest.raises(ValueError, match="relevance must be a 1D array"):
+        MixtureTranslator(**QUICK).fit(x, y, relevance=ratio[:5])
 
 
 def test_no_overlap_is_told_and_falls_back() -> None:

@@ -63,7 +63,6 @@ def make_maker(n_pairs: int = 60, n_folds: int = 3, shift: float = 0.0) -> Maker
         generator=torch.Generator().manual_seed(0),
         clock=Clock(None, time.perf_counter()),
         on_step=lambda title, done: None,
-        relevance=torch.ones(n_pairs, dtype=torch.float64),
     )
 
 

@@ -50,16 +50,25 @@ class Bias:
         }
 
 
-def look_for_bias(pairs_x: np.ndarray, unpaired_x: np.ndarray, pairs_are: str) -> Bias:
+def look_for_bias(
+    pairs_x: np.ndarray, unpaired_x: np.ndarray, pairs_are: str, relevance: np.ndarray | None = None
+) -> Bias:
     """Compares the x's of the pairs with the unpaired ones, and warns of what it finds.
 
     Arguments:
         pairs_x: The x's of the pairs, (P, dim_x).
         unpaired_x: The unpaired x's, which are the population, (Q, dim_x).
         pairs_are: "representative" asks nothing; "biased" takes it as known; "auto" tests for it.
+        relevance: Population over pairs at the pairs' x's, up to a factor, if it is known. Then nothing is estimated.
     """
     n_pairs = len(pairs_x)
     none = Bias(False, float("nan"), np.ones(n_pairs), float(n_pairs), 0)
+    if relevance is not None:
+        if pairs_are == "representative":
+            raise ValueError(
+                'relevance says how biased the pairs are, and pairs_are="representative" that they are not: leave one out.'
+            )
+        return Bias(True, none.p_value, relevance / relevance.mean(), relevance.sum() ** 2 / (relevance**2).sum(), 0)
     if pairs_are == "representative":
         return none
     if pairs_are == "biased" and len(unpaired_x) == 0:

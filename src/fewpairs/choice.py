@@ -32,6 +32,7 @@ RUNGS: Wishes = {
     "smoothing": (0.0, 0.05, 0.1, 0.2, 0.4, 0.8),
     "adversarial": (0.0, 0.15, 0.3),
     "variance_floor": FLOORS,
+    "emphasis": (0.0, 1.0),
 }
 SHAPES = ("hidden", "covariance")
 MOST_OUTPUTS_FULL = 16  # full atoms hold the square of it each: beyond, "auto" keeps to diagonal ones
@@ -152,6 +153,7 @@ def _begin(n_pairs: int) -> dict[str, Any]:
         "smoothing": 0.2 / plenty**0.5,
         "adversarial": 0.0,
         "variance_floor": 0.01 / plenty**0.5,
+        "emphasis": 0.0,
     }
 
 
@@ -241,7 +243,8 @@ class _Search:
             yield from (replace(best, **{knob: rung}) for rung in self._next_rungs(best, knob))
 
     def _combinations(self) -> Iterable[Candidate]:
-        """Every knob moved to its best rung at once, another step beyond for each, and the adversarial direction."""
+        """Every knob moved to its best rung at once, another step beyond for each, the adversarial direction, and an emphasis
+        on pairs that are more relevant than others."""
         mine = _best_shape(self._mine(), self.maker)
         best = _best(mine, self.maker).candidate
         together = best
@@ -258,6 +261,7 @@ class _Search:
             yield from (replace(together, **{knob: rung}) for rung in self._next_rungs(together, knob))
         if len(self.wishes["adversarial"]) > 1 and self.objective == "marginal":
             yield replace(together, adversarial=self.wishes["adversarial"][1])
+        yield from (replace(together, emphasis=rung) for rung in self.wishes["emphasis"])
 
 
 def _of_kind(trials: Sequence[Trial], objective: str) -> list[Trial]:

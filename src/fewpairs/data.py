@@ -30,6 +30,7 @@ class Samples:
         pairs_weight: One weight for each pair, (P,).
         source_weight: One weight for each x of the source, (Q,).
         target_weight: One weight for each y of the target, (R,).
+        relevance: How common the x of each pair is in the population, as a multiple of how common it is among pairs, (P,).
 
     Example:
         >>> samples = Samples.gather(torch.zeros(4, 2), torch.ones(4, 1), unpaired_x=torch.zeros(6, 2))
@@ -44,6 +45,7 @@ class Samples:
     pairs_weight: Tensor = None  # type: ignore[assignment]  # filled in below
     source_weight: Tensor = None  # type: ignore[assignment]
     target_weight: Tensor = None  # type: ignore[assignment]
+    relevance: Tensor = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         for name, rows in (
@@ -54,6 +56,8 @@ class Samples:
             weight = getattr(self, name)
             weight = torch.ones_like(rows[..., 0]) if weight is None else weight / weight.mean(-1, keepdim=True)
             object.__setattr__(self, name, weight)
+        if self.relevance is None:
+            object.__setattr__(self, "relevance", torch.ones_like(self.pairs_weight))
 
     @classmethod
     def gather(
@@ -87,6 +91,13 @@ class Samples:
     def to(self, *args: Any, **kwargs: Any) -> "Samples":
         """The same samples on another device or in another precision."""
         return Samples(**{field.name: getattr(self, field.name).to(*args, **kwargs) for field in fields(self)})
+
+    def without_own_points(self) -> "Samples":
+        """Source and target with no weight on the pairs' own points, which lie in front: they are not from the population."""
+        parts = {name: getattr(self, name).clone() for name in ("source_weight", "target_weight")}
+        for weight in parts.values():
+            weight[: len(self.pairs_x)] = 0.0
+        return replace(self, **parts)
 
     def standardise(self, x_scaler: "Scaler", y_scaler: "Scaler") -> "Samples":
         """The same samples with every x and every y brought to scale."""

@@ -93,6 +93,8 @@ class MixtureTranslator(ClosedFormTranslator):
         hidden: The hidden widths of the network of x; () is a linear map.
         covariance: "diagonal" or "full" atoms.
         n_atoms: The Gaussians of the potential, at the most (fewer where there are few y's).
+        emphasis: Where pairs are biased: the power of its relevance with which a pair counts in training. 0 is all alike, 1 is as
+            in judging. "auto" tries both; under "inverse_eot", which is wrong without, it is 1.
 
     Arguments you should not need:
         max_steps: The training steps at the most; "auto" is 400, and more for more than 512 pairs.
@@ -163,6 +165,7 @@ class MixtureTranslator(ClosedFormTranslator):
         "hidden": ["array-like", StrOptions({"auto"})],
         "covariance": [StrOptions({*ATOMS, "auto"})],
         "n_atoms": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "emphasis": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "max_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_folds": [Interval(Integral, 1, None, closed="left")],
         "n_slopes": [Interval(Integral, 1, None, closed="left")],
@@ -199,6 +202,7 @@ class MixtureTranslator(ClosedFormTranslator):
         hidden: Sequence[int] | Literal["auto"] = "auto",
         covariance: Literal["diagonal", "full", "auto"] = "auto",
         n_atoms: int | Literal["auto"] = "auto",
+        emphasis: float | Literal["auto"] = "auto",
         max_steps: int | Literal["auto"] = "auto",
         n_folds: int = 5,
         n_slopes: int = 4,
@@ -231,6 +235,7 @@ class MixtureTranslator(ClosedFormTranslator):
         self.hidden = hidden
         self.covariance = covariance
         self.n_atoms = n_atoms
+        self.emphasis = emphasis
         self.max_steps = max_steps
         self.n_folds = n_folds
         self.n_slopes = n_slopes
@@ -272,6 +277,7 @@ class MixtureTranslator(ClosedFormTranslator):
         Y_unpaired: Any = None,
         X_unpaired_weight: Any = None,
         Y_unpaired_weight: Any = None,
+        relevance: Any = None,
     ) -> Self:
         """Learns from pairs and unpaired rows.
 
@@ -283,19 +289,30 @@ class MixtureTranslator(ClosedFormTranslator):
             Y_unpaired: More y's. None leaves the pairs' own; with neither the fit is supervised.
             X_unpaired_weight: One weight for each of them.
             Y_unpaired_weight: One weight for each of them.
+            relevance: Where the pairs are a biased part of the population and it is known how: population over pairs at the x of
+                each pair, up to a factor. None estimates it if need be; see `pairs_are`.
         """
         self._validate_params()
         clock = Clock(self.time_budget, time.perf_counter())
         before = dict(self.__dict__)
         columns = getattr(self, "n_features_in_", None), getattr(self, "n_outputs_", None)
         try:
-            samples = self._gather(X, y, sample_weight, X_unpaired, Y_unpaired, X_unpaired_weight, Y_unpaired_weight)
+            samples = self._gather(
+                X,
+                y,
+                X_unpaired=X_unpaired,
+                Y_unpaired=Y_unpaired,
+                sample_weight=sample_weight,
+                X_unpaired_weight=X_unpaired_weight,
+                Y_unpaired_weight=Y_unpaired_weight,
+                relevance=relevance,
+            )
             if self.warm_start and "plan_" in before and columns != (self.n_features_in_, self.n_outputs_):
                 raise ValueError(
                     f"warm_start goes on with a model of {columns[0]} columns of X and {columns[1]} of Y, but "
                     f"{self.n_features_in_} and {self.n_outputs_} came. Use warm_start=False to begin anew."
                 )
-            self._learn(samples, clock)
+            self._learn(samples, clock, is_bias_known=relevance is not None)
         except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -379,10 +396,10 @@ class MixtureTranslator(ClosedFormTranslator):
         model.plan_ = plan.eval().requires_grad_(False)
         return model
 
-    def _learn(self, samples: Samples, clock: Clock) -> None:
+    def _learn(self, samples: Samples, clock: Clock, *, is_bias_known: bool) -> None:
         is_continued = self.warm_start and hasattr(self, "plan_")
         with progress_bar(is_on=self.verbose) as on_step:
-            maker = self._prepare(samples, clock, on_step, is_continued=is_continued)
+            maker = self._prepare(samples, clock, on_step, is_continued=is_continued, is_bias_known=is_bias_known)
             choice = (
                 resume(maker, *self._members()) if is_continued else choose(maker, self._wishes(), self._objective())
             )
@@ -397,46 +414,37 @@ class MixtureTranslator(ClosedFormTranslator):
         is_supervised = self.objective == "marginal" and (is_idle or self.unpaired_weight == 0)
         return "supervised" if is_supervised else self.objective
 
-    def _prepare(self, samples: Samples, clock: Clock, on_step: Any, *, is_continued: bool = False) -> Maker:
+    def _prepare(
+        self, samples: Samples, clock: Clock, on_step: Any, *, is_continued: bool = False, is_bias_known: bool = False
+    ) -> Maker:
         """Scales the data, cuts them into folds, and hands them to a maker."""
         random, device = check_random_state(self.random_state), as_device(self.device)
         self.n_pairs_ = len(samples.pairs_x)
         self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
         keys = row_keys(samples)
-        bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are)
+        known = samples.relevance.numpy() if is_bias_known else None
+        bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are, known)
         self.bias_ = bias.describe()
-        if bias.is_biased:
-            samples = self._unbias(samples, bias.relevance)
+        samples = replace(samples, relevance=torch.from_numpy(bias.relevance))
+        if bias.is_biased and min(self.n_unpaired_) > 0:
+            samples = samples.without_own_points()
         if not is_continued:
             self.x_scaler_, self.y_scaler_ = self._scalers(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
-        known = dict(zip(self.fold_keys_.tolist(), self.folds_.tolist(), strict=True)) if is_continued else {}
+        known_folds = dict(zip(self.fold_keys_.tolist(), self.folds_.tolist(), strict=True)) if is_continued else {}
         if not is_continued:  # members have their folds for good
             self.n_folds_ = min(self.n_folds, self.n_pairs_)
         folds = Folds.none(samples)
         if self.n_folds_ > 1:
-            folds = Folds.cut(samples, self.n_folds_, random, [known.get(key) for key in keys])
+            folds = Folds.cut(samples, self.n_folds_, random, [known_folds.get(key) for key in keys])
         self.fold_keys_, self.folds_ = torch.tensor(keys), folds.pairs
         self.neighbourhood_ = Neighbourhood.learn(samples.source, random)
-        return self._maker(samples, folds, torch.from_numpy(bias.relevance), random, clock, on_step)
-
-    def _unbias(self, samples: Samples, relevance: np.ndarray) -> Samples:
-        """Source and target without the pairs' own points, which are not from the population. The likelihood of the pairs needs
-        no weights, but the paper's loss holds the cost of the pairs against a source that is distributed differently."""
-        parts: dict[str, Tensor] = {}
-        if min(self.n_unpaired_) > 0:
-            for name in ("source_weight", "target_weight"):
-                parts[name] = getattr(samples, name).clone()
-                parts[name][: self.n_pairs_] = 0.0
-        if self.objective == "inverse_eot":
-            parts["pairs_weight"] = samples.pairs_weight * torch.from_numpy(relevance)
-        return replace(samples, **parts)
+        return self._maker(samples, folds, random, clock, on_step)
 
     def _maker(
         self,
         samples: Samples,
         folds: Folds,
-        relevance: Tensor,
         random: np.random.RandomState,
         clock: Clock,
         on_step: Any,
@@ -469,7 +477,6 @@ class MixtureTranslator(ClosedFormTranslator):
             generator=torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31))),
             clock=clock,
             on_step=on_step,
-            relevance=relevance,
         )
 
     def _wishes(self) -> dict[str, tuple[Any, ...]]:
@@ -479,6 +486,10 @@ class MixtureTranslator(ClosedFormTranslator):
             wishes["covariance"] = ("diagonal",)
         if self.n_pairs_ < MANY_PAIRS:
             wishes["hidden"] = wishes["hidden"][1:]
+        if not self.bias_["is_biased"]:
+            wishes["emphasis"] = (0.0,)
+        elif self.objective == "inverse_eot":
+            wishes["emphasis"] = (1.0,)
         for name in wishes:
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):
@@ -570,7 +581,7 @@ def fit_together(models: Sequence[MixtureTranslator], data: Sequence[Mapping[str
     for model, arguments in zip(models, data, strict=True):
         model._validate_params()
         more_x, more_y = arguments.get("X_unpaired"), arguments.get("Y_unpaired")
-        samples = model._gather(arguments["X"], arguments["y"], None, more_x, more_y, None, None)
+        samples = model._gather(arguments["X"], arguments["y"], X_unpaired=more_x, Y_unpaired=more_y)
         clock = Clock(model.time_budget, time.perf_counter())
         makers.append(model._prepare(samples, clock, lambda title, done: None))
     choices = choose_together(makers, models[0]._wishes(), models[0]._objective())

@@ -6,6 +6,7 @@ distribution of y given x (`conditional`), and samples, densities, means, quanti
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -51,11 +52,13 @@ class Translator(RegressorMixin, BaseEstimator):
         self,
         X: Any,
         Y: Any,
-        sample_weight: Any,
+        *,
         X_unpaired: Any,
         Y_unpaired: Any,
-        X_unpaired_weight: Any,
-        Y_unpaired_weight: Any,
+        sample_weight: Any = None,
+        X_unpaired_weight: Any = None,
+        Y_unpaired_weight: Any = None,
+        relevance: Any = None,
     ) -> Samples:
         """Checks everything that comes in, remembers its columns, and puts it together as float64 tensors."""
         if Y is None:
@@ -71,12 +74,13 @@ class Translator(RegressorMixin, BaseEstimator):
         self.n_outputs_ = y.shape[1]
         self.target_names_ = checks.column_names(Y)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
+        relevance = checks.as_weight(relevance, x, "relevance")[weight > 0]
         x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]  # a pair of weight zero is no pair
         checks.refuse_few_pairs(len(x), LEAST_PAIRS)
         more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)
         more_y, more_y_weight = self._check_unpaired(Y_unpaired, Y_unpaired_weight, y, "Y", self._check_y)
         checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y.numpy()]), self.target_names_)
-        return Samples.gather(
+        samples = Samples.gather(
             _tensor(x),
             _tensor(y),
             unpaired_x=more_x,
@@ -85,6 +89,7 @@ class Translator(RegressorMixin, BaseEstimator):
             unpaired_x_weight=more_x_weight,
             unpaired_y_weight=more_y_weight,
         )
+        return replace(samples, relevance=_tensor(relevance))
 
     def _check_unpaired(
         self, rows: Any, weight: Any, paired: np.ndarray, name: str, check: Any

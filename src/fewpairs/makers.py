@@ -45,6 +45,7 @@ class Candidate:
     smoothing: float
     adversarial: float
     variance_floor: float
+    emphasis: float = 0.0
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -54,7 +55,14 @@ class Candidate:
     @property
     def roughness(self) -> tuple[float, ...]:
         """Smaller is smoother. The adversarial direction doubles the cost of a step: it comes first, so that it has to win."""
-        return (self.adversarial, sum(self.hidden), -self.smoothing, -self.variance_floor, -self.unpaired_weight)
+        return (
+            self.adversarial,
+            self.emphasis,
+            sum(self.hidden),
+            -self.smoothing,
+            -self.variance_floor,
+            -self.unpaired_weight,
+        )
 
 
 @dataclass
@@ -115,17 +123,17 @@ class Maker:
     generator: torch.Generator
     clock: Clock
     on_step: Callable[[str, float], None]
-    relevance: Tensor  # of each pair to the population: ones, if pairs are drawn from it
 
     def __post_init__(self) -> None:
         self._starts: dict[str, list[Start]] = {}
         self._n_atoms_of_kind: dict[str, int] = {}
         self.dealer = Dealer(self.samples, self.settings, self.generator)
         self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
-        weight = self.samples.pairs_weight.cpu().double() * self.relevance
+        relevance = self.samples.relevance.cpu().double()
+        weight = self.samples.pairs_weight.cpu().double() * relevance
         # What held-out pairs count: unequal weights add up to as many pairs as they are worth as evidence, less what they say
         # nothing about.
-        self.weight = self.relevance.mean() * weight * weight.sum() / (weight**2).sum()
+        self.weight = relevance.mean() * weight * weight.sum() / (weight**2).sum()
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
 
     def mean(self, scores: Tensor) -> tuple[float, float]:
@@ -267,9 +275,8 @@ class Maker:
         return torch.tensor(values, dtype=self.samples.source.dtype, device=self.samples.source.device)
 
     def _traits(self, group: Sequence[Candidate], n_folds: int) -> dict[str, Tensor]:
-        if group[0].objective != "marginal":
-            return {}
-        return {"unpaired_weight": self._each(group, n_folds, "unpaired_weight")}
+        names = ("unpaired_weight", "emphasis") if group[0].objective == "marginal" else ("emphasis",)
+        return {name: self._each(group, n_folds, name) for name in names}
 
     def _smoothing(self, group: Sequence[Candidate], n_folds: int) -> Smoothing:
         noise = self._each(group, n_folds, "smoothing")

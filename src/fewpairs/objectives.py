@@ -7,6 +7,9 @@
 On finite samples `inverse_eot` has no lower bound: adding any h(y) to cost and potential leaves the plan alone and moves
 the loss by mean_pairs h − mean_target h. `marginal` asks for the same (explain the pairs, have the right marginal of y)
 but depends on the plan alone. At μ = 1 it is the loss the paper calls CGMM (SS), with all cross terms formed.
+
+Where pairs are a biased part of the population, `emphasis` is the power of a pair's relevance (`Samples.relevance`) with which
+it counts. The likelihood of the pairs is right without; the paper's loss holds their cost against the population, and needs it.
 """
 
 from torch import Tensor
@@ -17,24 +20,27 @@ from fewpairs.plans import MixturePlan
 __all__ = ["inverse_eot", "marginal", "supervised"]
 
 
-def supervised(plan: MixturePlan, samples: Samples) -> Tensor:
+def supervised(plan: MixturePlan, samples: Samples, emphasis: float | Tensor = 0.0) -> Tensor:
     """The negative log-likelihood of the pairs."""
-    return _mean(-plan.log_prob(samples.pairs_x, samples.pairs_y), samples.pairs_weight)
+    weight = samples.pairs_weight * samples.relevance**emphasis
+    return _mean(-plan.log_prob(samples.pairs_x, samples.pairs_y), weight)
 
 
-def inverse_eot(plan: MixturePlan, samples: Samples) -> Tensor:
+def inverse_eot(plan: MixturePlan, samples: Samples, emphasis: float | Tensor = 1.0) -> Tensor:
     """The paper's empirical loss, in units of ε."""
     return (
-        _mean(plan.cost(samples.pairs_x, samples.pairs_y), samples.pairs_weight)
+        _mean(plan.cost(samples.pairs_x, samples.pairs_y), samples.pairs_weight * samples.relevance**emphasis)
         - _mean(plan.potential(samples.target), samples.target_weight)
         + _mean(plan.log_partition(samples.source), samples.source_weight)
     )
 
 
-def marginal(plan: MixturePlan, samples: Samples, unpaired_weight: float = 3.0) -> Tensor:
+def marginal(
+    plan: MixturePlan, samples: Samples, unpaired_weight: float | Tensor = 3.0, emphasis: float | Tensor = 0.0
+) -> Tensor:
     """The negative log-likelihood of the pairs, and μ times that of the target under the plan's own marginal."""
     log_marginal = plan.log_marginal(samples.target, samples.source, samples.source_weight)
-    return supervised(plan, samples) - unpaired_weight * _mean(log_marginal, samples.target_weight)
+    return supervised(plan, samples, emphasis) - unpaired_weight * _mean(log_marginal, samples.target_weight)
 
 
 def _mean(values: Tensor, weight: Tensor) -> Tensor:

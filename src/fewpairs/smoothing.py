@@ -64,6 +64,7 @@ class NoiseSmoothing(NoSmoothing):
             pairs_x=self._shake(samples.pairs_x.repeat(1, n_copies, 1), n_folds, generator),
             pairs_y=samples.pairs_y.repeat(1, n_copies, 1),
             pairs_weight=samples.pairs_weight.repeat(1, n_copies),
+            relevance=samples.relevance.repeat(1, n_copies),
             source=self._shake(samples.source, n_folds, generator),
         )
 

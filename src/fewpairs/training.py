@@ -224,6 +224,7 @@ class Dealer:
             "pairs_weight": some.pairs_weight[p] * (folds.pairs[p] != fold),
             "source_weight": some.source_weight[q] * (folds.source[q] != fold),
             "target_weight": some.target_weight[r] * (folds.target[r] != fold),
+            "relevance": some.relevance[p],
         }
         n_candidates = n_members // folds.n_folds
         return Samples(**{name: part.repeat(n_candidates, *[1] * (part.ndim - 1)) for name, part in parts.items()})

@@ -113,7 +113,7 @@ class Baseline(Translator):
             Y_unpaired: More y's.
         """
         self._validate_params()
-        samples = self._gather(X, y, None, X_unpaired, Y_unpaired, None, None)
+        samples = self._gather(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
         random, device = check_random_state(self.random_state), as_device(self.device)
         x_scaler = Scaler.learn(samples.source, samples.source_weight)
         y_scaler = Scaler.learn(samples.target, samples.target_weight)
