@@ -52,6 +52,7 @@ ROOMS = [
     "methods",
     "metrics",
     "datasets",
+    "fetch",
     "plots",
     "report",
     "__init__",
