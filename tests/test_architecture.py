@@ -53,6 +53,7 @@ ROOMS = [
     "metrics",
     "datasets",
     "fetch",
+    "real_data",
     "plots",
     "report",
     "__init__",
