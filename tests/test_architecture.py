@@ -52,6 +52,8 @@ ROOMS = [
     "methods",
     "metrics",
     "datasets",
+    "fetch",
+    "real_data",
     "plots",
     "report",
     "__init__",
