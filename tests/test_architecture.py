@@ -64,6 +64,8 @@ ROOMS = [
     "experiments.swiss_roll_cells",
     "experiments.swiss_roll",
     "experiments.swiss_roll_page",
+    "experiments.biased_pairs",
+    "experiments.biased_pairs_page",
     "cli",
     "__main__",
 ]

@@ -1,6 +1,7 @@
 """The `fewpairs` command. No logic of its own: it calls public names and prints what they return."""
 
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -50,21 +51,39 @@ def demo(
     console.print(f"The learnt conditionals beside the true ones: {folder / 'report.html'}")
 
 
+Where = Annotated[
+    Path | None, typer.Option(help="Where to write; results/ and the study's name if not given.", file_okay=False)
+]
+Fast = Annotated[bool, typer.Option("--fast", help="Minutes instead of hours; to look, not to quote.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="A minute; whether everything runs.")]
+Device = Annotated[str, typer.Option(help='"cpu" or "cuda".')]
+Jobs = Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)]
+
+
 @reproduce.command("swiss-roll")
 def swiss_roll(
-    folder: Annotated[Path, typer.Option(help="Where to write.", file_okay=False)] = Path("results/swiss-roll"),
-    fast: Annotated[bool, typer.Option("--fast", help="Minutes instead of hours; to look, not to quote.")] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", help="A minute; whether everything runs.")] = False,
-    device: Annotated[str, typer.Option(help='"cpu" or "cuda".')] = "cpu",
-    jobs: Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)] = None,
+    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
 ) -> None:
     """The paper's main experiment and everything around it. Stopped, it goes on where it was."""
+    _run("swiss_roll", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+
+
+@reproduce.command("biased-pairs")
+def biased_pairs(
+    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+) -> None:
+    """Pairs from a corner of the population: what each way of weighing them brings. Stopped, it goes on where it was."""
+    _run("biased_pairs", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+
+
+def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str, jobs: int | None) -> None:
+    """Runs a study of `experiments` and writes its page."""
     import torch
 
     from fewpairs.experiments.cells import n_cores
-    from fewpairs.experiments.swiss_roll import FAST, FULL, TINY, run_study
-    from fewpairs.experiments.swiss_roll_page import write_page
 
+    study, page = (import_module(f"fewpairs.experiments.{room}") for room in (name, f"{name}_page"))
+    folder = folder or Path("results") / name.replace("_", "-")
     if fast and tiny:
         raise typer.BadParameter("--fast and --tiny are two scales: give one of them, or neither for the full study.")
     if device not in ("cpu", "cuda"):
@@ -73,13 +92,13 @@ def swiss_roll(
         raise typer.BadParameter("--device cuda was asked for, but torch sees no CUDA device here. Use --device cpu.")
     console = Console(stderr=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
-    scale = TINY if tiny else FAST if fast else FULL
+    scale = study.TINY if tiny else study.FAST if fast else study.FULL
     try:
-        plan, outcomes = run_study(folder, scale, n_jobs=jobs or n_cores(), device=device, tell=console.print)
+        plan, outcomes = study.run_study(folder, scale, n_jobs=jobs or n_cores(), device=device, tell=console.print)
     except KeyboardInterrupt:
         console.print("Stopped. What has finished is kept: the same command goes on from there.")
         raise typer.Exit(130) from None
-    console.print(f"The page: {write_page(folder, plan, outcomes)}")
+    console.print(f"The page: {page.write_page(folder, plan, outcomes)}")
     if outcomes.failures:
         console.print(f"{len(outcomes.failures)} cells failed; the page lists them.")
         raise typer.Exit(1)

@@ -48,9 +48,14 @@ class Cell(ABC):
         """A guess at the seconds it takes: for the time left, and so that long cells begin first."""
         return 1.0
 
+    @property
+    def needs(self) -> list["Cell"]:
+        """The cells that must have run before: those among its fields."""
+        return [value for value in vars(self).values() if isinstance(value, Cell)]
+
     @abstractmethod
     def run(self, store: "Store", device: str) -> Outcome:
-        """Does the work; may read from the store what cells of an earlier round have left there."""
+        """Does the work; may read from the store what the cells it needs have left there."""
 
     @property
     def batch(self) -> str | None:
@@ -86,6 +91,13 @@ class Store:
     def read(self, cell: Cell) -> Outcome | None:
         """What the cell found, or None if it has not run yet or its file cannot be trusted."""
         outcome, _ = self.look(cell)
+        return outcome
+
+    def need(self, cell: Cell) -> Outcome:
+        """What the cell found; an error if it has not run."""
+        outcome = self.read(cell)
+        if outcome is None:
+            raise RuntimeError(f"{cell.name} is not there, and another cell needs it. Run it first.")
         return outcome
 
     def look(self, cell: Cell) -> tuple[Outcome | None, str]:
@@ -129,14 +141,18 @@ def run_cells(
     *,
     n_jobs: int,
     device: str = "cpu",
-    title: str = "",
+    title: str = "Fitting",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Outcomes:
-    """Runs the cells that have not been run yet, several at a time, and returns what all of them found.
+    """Runs the cells that have not been run yet, several at a time, and returns what all of them found, needed ones included.
 
-    A cell that fails does not stop the others. Ctrl-C stops all; what has finished is kept.
+    Cells that others need come first. A cell that fails does not stop the others. Ctrl-C stops all; what has finished is kept.
     """
+    needed = list(dict.fromkeys(other for cell in cells for other in cell.needs))
     outcomes, todo = Outcomes(), []
+    if needed:
+        outcomes = run_cells(needed, store, n_jobs=n_jobs, device=device, title="Preparing", tell=tell)
+    n_before = len(outcomes.of_key)
     for cell in dict.fromkeys(cells):
         outcome, complaint = store.look(cell)
         if outcome is None:
@@ -147,8 +163,9 @@ def run_cells(
             tell(f"{store.path(cell).name}: {complaint}; it is made anew.")
     if not todo:
         return outcomes
-    if outcomes.of_key:
-        tell(f"{title}: {len(outcomes.of_key)} of {len(outcomes.of_key) + len(todo)} were there already.")
+    n_there = len(outcomes.of_key) - n_before
+    if n_there:
+        tell(f"{title}: {n_there} of {n_there + len(todo)} were there already.")
     start, batches = time.monotonic(), _batches(todo)
     with _bar(title, todo, tell) as advance:
         # One at a time in this process, with all its threads; several in processes of their own, with one thread each.

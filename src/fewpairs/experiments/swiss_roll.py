@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
+from fewpairs.experiments.cells import Outcomes, Store, run_cells
 from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS
 
@@ -254,12 +254,6 @@ def run_study(
     device: str = "cpu",
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Plan, Outcomes]:
-    """Runs all cells that have no file yet; data first, since fits read them."""
+    """Runs all cells that have no file yet."""
     plan, store = Plan(scale), Store(folder / "cells" / scale.name)
-    fits = plan.fits()
-    data: list[Cell] = [cell for fit in fits for cell in (fit.draw, fit.truth)]
-    of_data = run_cells(data, store, n_jobs=n_jobs, device=device, title="Drawing data", tell=tell)
-    outcomes = run_cells(fits, store, n_jobs=n_jobs, device=device, title="Fitting", tell=tell)
-    outcomes.of_key |= of_data.of_key
-    outcomes.failures |= of_data.failures
-    return plan, outcomes
+    return plan, run_cells(plan.fits(), store, n_jobs=n_jobs, device=device, tell=tell)

@@ -155,11 +155,11 @@ class Fit(Cell):
         """The arguments of `fit`; a kind of unpaired rows that is not wanted is left out."""
         rows = {"X": ("X", self.n_pairs), "y": ("Y", self.n_pairs)}
         rows |= {"X_unpaired": ("X_unpaired", self.n_source), "Y_unpaired": ("Y_unpaired", self.n_target)}
-        found = _found(store, self.draw)
+        found = store.need(self.draw)
         return {argument: np.array(found[name][:n]) for argument, (name, n) in rows.items() if n > 0}
 
     def _measure(self, model: Any, store: Store, device: str) -> dict[str, Any]:
-        truth = {name: np.asarray(part) for name, part in _found(store, self.truth).items()}
+        truth = {name: np.asarray(part) for name, part in store.need(self.truth).items()}
         outcome: dict[str, Any] = {}
         if hasattr(model, "score_samples"):
             log_prob = model.score_samples(truth["x"], truth["y"])
@@ -190,13 +190,6 @@ class Fit(Cell):
         if self.keeps_history:
             outcome["history"] = model.history_
         return outcome
-
-
-def _found(store: Store, cell: Cell) -> dict[str, Any]:
-    outcome = store.read(cell)
-    if outcome is None:
-        raise RuntimeError(f"{cell.name} is not there, and a fit needs it. Run it first.")
-    return outcome
 
 
 def _slug(text: str) -> str:
