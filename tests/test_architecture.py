@@ -28,6 +28,7 @@ ROOMS = [
     "graphs",
     "training",
     "starts",
+    "linear",
     "makers",
     "choice",
     "recipes",

@@ -1,9 +1,9 @@
 """Choice: which settings suit the data, judged by held-out pairs, and what the winners are worth.
 
 The search goes over short trials: first the shapes of a plan, then the rungs of each knob next to the best candidate so far,
-then the combinations. The best of them are trained in full, and the final plan mixes their members with the best model that
-ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair is scored by a
-member that has not seen it, so all comparisons are of the same pairs.
+then the combinations. The best of them are trained in full, and the final plan mixes their members with a linear plan and the
+best model that ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair
+is scored by a member that has not seen it, so all comparisons are of the same pairs.
 """
 
 import copy
@@ -55,6 +55,7 @@ class Choice:
     Attributes:
         plan: The final plan.
         finals: The trials in it, and their shares; the model that ignores x has the rest.
+        linear_share: The share of the linear plan.
         table: Every candidate that was tried, its score and the standard error.
         score, unpaired_gain, x_gain: Each with its standard error.
         ended: "finished", "out of time", "interrupted" or "diverged".
@@ -62,6 +63,7 @@ class Choice:
 
     plan: EnsemblePlan
     finals: list[tuple[Trial, float]]
+    linear_share: float
     table: list[tuple[Candidate, float, float]]
     score: tuple[float, float]
     unpaired_gain: tuple[float, float]
@@ -294,40 +296,51 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     if not is_held_out.any():
         nothing = (math.nan, math.nan)
         plan = EnsemblePlan([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
-        return Choice(plan, [(finals[0], 1.0)], [], nothing, nothing, nothing, ended)
+        return Choice(plan, [(finals[0], 1.0)], 0.0, [], nothing, nothing, nothing, ended)
     ignore_x, ignored, _ = maker.ignore_x()
     # Without unpaired rows is μ = 0, a candidate like any other; next to the paper's loss it is a yardstick and no more.
     yardsticks = [trial for trial in finals if kinds[0] == "inverse_eot" and trial.candidate.objective == "supervised"]
     mixed = [trial for trial in finals if trial not in yardsticks]
-    kept = torch.stack([*(trial.scores() for trial in mixed), ignored])
-    trust, ours = _doubt(_crossfit([trial.looks() for trial in mixed], ignored, maker), ignored, maker)
+    linear = maker.linear()
+    linear_scores = [linear[1]] if linear else []
+    kept = torch.stack([*(trial.scores() for trial in mixed), *linear_scores, ignored])
+    flattery = _flattery(trials, maker)
+
+    def score(some: Sequence[Trial]) -> tuple[float, Tensor]:
+        """How far to trust a mixture of these and the linear plan, and the score of each pair."""
+        looks = [*(trial.looks() for trial in some), *(scores.unsqueeze(0) for scores in linear_scores)]
+        return _doubt(_crossfit(looks, ignored, maker), ignored, maker, flattery)
+
+    trust, ours = score(mixed)
     shares = _shares(kept[:, is_held_out], maker.weight[is_held_out])
     shares[:-1] *= trust
     shares[:-1][shares[:-1] < LEAST_SHARE] = 0.0
     shares[-1] = 1 - shares[:-1].sum()
 
-    # What ignores x was not searched for, and is not flattered.
-    flattery = (1 - float(shares[-1])) * _flattery(_of_kind(trials, kinds[0]), maker)
-    score, x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
+    too_good = (1 - float(shares[-1])) * flattery  # what ignores x was not searched for, and is not flattered
+    (of_ours, error), x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
     if len(kinds) > 1:
         rivals = [trial for trial in _of_kind(finals, "supervised") if _is_trained(trial)]
         unpaired_gain = math.nan, math.nan
         if rivals:
-            theirs = _doubt(_crossfit([trial.looks() for trial in rivals], ignored, maker), ignored, maker)[1]
-            unpaired_gain = maker.mean(ours - theirs)
+            unpaired_gain = maker.mean(ours - score(rivals)[1])
 
-    members, weights = [ignore_x], [float(shares[-1])]
-    for trial, share in zip(mixed, shares[:-1].tolist(), strict=True):
+    members, weights, linear_share = [ignore_x], [float(shares[-1])], float(shares[len(mixed) : -1].sum())
+    if linear and linear_share > 0:
+        members += linear[0]
+        weights += [linear_share / len(linear[0])] * len(linear[0])
+    for trial, share in zip(mixed, shares[: len(mixed)].tolist(), strict=True):
         if share > 0:
             members += [plan.double() for plan in trial.plans()]
             weights += [share / trial.n_folds] * trial.n_folds
     return Choice(
         plan=EnsemblePlan(members, torch.tensor(weights, dtype=torch.float64)),
-        finals=[*zip(mixed, shares[:-1].tolist(), strict=True), *((trial, 0.0) for trial in yardsticks)],
+        finals=[*zip(mixed, shares[: len(mixed)].tolist(), strict=True), *((trial, 0.0) for trial in yardsticks)],
+        linear_share=linear_share,
         table=[(trial.candidate, *maker.mean(trial.scores())) for trial in [*trials, *finals]],
-        score=(score[0] - flattery, score[1]),
+        score=(of_ours - too_good, error),
         unpaired_gain=unpaired_gain,
-        x_gain=(x_gain[0] - flattery, x_gain[1]),
+        x_gain=(x_gain[0] - too_good, x_gain[1]),
         ended=ended,
     )
 
@@ -372,14 +385,15 @@ def _crossfit(of_models: Sequence[Tensor], ignored: Tensor, maker: Maker) -> Ten
     return outcome
 
 
-def _doubt(scores: Tensor, ignored: Tensor, maker: Maker) -> tuple[float, Tensor]:
+def _doubt(scores: Tensor, ignored: Tensor, maker: Maker, flattery: float) -> tuple[float, Tensor]:
     """How far to trust a mixture against the model that ignores x, and its scores with that much doubt in them.
 
-    The trust is how probable the held-out pairs make the mixture, with even odds beforehand; that in a pair's score comes
-    from the other folds. A handful of pairs leaves doubt, however lucky they were; more of them hardly any, either way.
+    The trust is how probable the held-out pairs make the mixture, with even odds beforehand, and with as much less of a score
+    as the search flattered its winner; that in a pair's score comes from the other folds. A handful of pairs leaves doubt,
+    however lucky they were; more of them hardly any, either way.
     """
     fold, doubted = maker.folds.pairs, scores.clone()
-    evidence = maker.weight * (scores - ignored)
+    evidence = maker.weight * (scores - ignored - flattery)
     for number in range(maker.folds.n_folds):
         here, others = fold == number, (fold >= 0) & (fold != number)
         odds = evidence[others].sum()

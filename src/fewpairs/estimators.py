@@ -52,6 +52,7 @@ FITTED = (
     "finals_",
     "history_",
     "is_1d_",
+    "linear_share_",
     "n_features_in_",
     "n_folds_",
     "n_outputs_",
@@ -129,7 +130,8 @@ class MixtureTranslator(ClosedFormTranslator):
         bias_: What was found about where the pairs come from: "is_biased", "p_value", "effective_sample_size" (so many pairs
             from the population would judge as well), "n_clipped".
         chosen_: The settings with the largest share in the ensemble.
-        finals_: All settings in the ensemble and their shares; the model that ignores x has the rest.
+        finals_: All settings in the ensemble and their shares; the linear plan and the model that ignores x have the rest.
+        linear_share_: The share of the linear plan, y = A x + b + Gaussian noise.
         candidates_: Every candidate that was tried, with its score on the held-out pairs and a standard error.
         history_: Of the chosen settings, a list for each of "step", "objective", "held_out_nll" (in the user's units, mean
             over the folds) and "seconds".
@@ -357,8 +359,8 @@ class MixtureTranslator(ClosedFormTranslator):
             f"{data}. Held-out log-likelihood {_with_error(f'{self.validation_score_:.3f}', self.validation_score_error_)} nats "
             f"per pair{judges}. x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it{of_unpaired}. Of "
             f"{len(self.candidates_)} candidates, the ensemble gives the largest share, {self.chosen_['share']:.0%}, to: "
-            f"{settings}; "
-            f"{1 - sum(final['share'] for final in self.finals_):.0%} ignore x. Training {self.ended_}."
+            f"{settings}; a linear regression has {self.linear_share_:.0%}, and "
+            f"{1 - self.linear_share_ - sum(final['share'] for final in self.finals_):.0%} ignore x. Training {self.ended_}."
         )
 
     def save(self, path: str | os.PathLike) -> None:
@@ -477,6 +479,7 @@ class MixtureTranslator(ClosedFormTranslator):
             generator=torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31))),
             clock=clock,
             on_step=on_step,
+            has_linear=() in self._wishes()["hidden"] and self.objective != "inverse_eot",
         )
 
     def _wishes(self) -> dict[str, tuple[Any, ...]]:
@@ -517,6 +520,7 @@ class MixtureTranslator(ClosedFormTranslator):
             {**asdict(trial.candidate), "share": share, "n_members": trial.n_folds if share > 0 else 0}
             for trial, share in choice.finals
         ]
+        self.linear_share_ = choice.linear_share
         trial, share = max(choice.finals, key=lambda final: final[1])
         self.chosen_ = {**asdict(trial.candidate), "share": share}
         self.candidates_ = [

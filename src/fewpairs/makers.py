@@ -6,6 +6,7 @@ data, the folds, the atoms that each fold begins with, the way to train. What is
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from fewpairs import objectives
 from fewpairs.costs import SlopeCost
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
+from fewpairs.linear import LEAST_PAIRS, fit_linear
 from fewpairs.plans import MixturePlan
 from fewpairs.populations import Population
 from fewpairs.potentials import log_mixture
@@ -123,11 +125,14 @@ class Maker:
     generator: torch.Generator
     clock: Clock
     on_step: Callable[[str, float], None]
+    has_linear: bool = False  # whether the linear plan may join the mixture
 
     def __post_init__(self) -> None:
         self._starts: dict[str, list[Start]] = {}
         self._n_atoms_of_kind: dict[str, int] = {}
-        self.dealer = Dealer(self.samples, self.settings, self.generator)
+        self._seed = int(self.random.randint(2**31))
+        unpaired = torch.Generator(self.generator.device).manual_seed(self._seed)
+        self.dealer = Dealer(self.samples, self.settings, unpaired)
         self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
         relevance = self.samples.relevance.cpu().double()
         weight = self.samples.pairs_weight.cpu().double() * relevance
@@ -168,6 +173,19 @@ class Maker:
             plan = MixturePlan(cost, self._start(kind, fold=-2).potential(floor)).double()
             self._ignore_x = plan, scores, floor
         return self._ignore_x
+
+    def linear(self) -> tuple[list[MixturePlan], Tensor] | None:
+        """The linear plan of each fold, and log p(y|x) of each pair by the fold that has not seen it; None if it is not wanted or
+        some fold has too few pairs."""
+        x, y, weight = (part.cpu() for part in (self.samples.pairs_x, self.samples.pairs_y, self.samples.pairs_weight))
+        fold, plans, scores = self.folds.pairs, [], torch.full((len(x),), math.nan, dtype=torch.float64)
+        if not self.has_linear or len(x) - int(self.folds.rows().shape[1]) < LEAST_PAIRS:
+            return None
+        for number in range(self.folds.n_folds):
+            here = fold == number
+            plans.append(fit_linear(x[~here], y[~here], weight[~here]))
+            scores[here] = plans[-1].log_prob(x[here].double(), y[here].double()).detach()
+        return plans, scores
 
     def starts(self, kind: str) -> list[Start]:
         """The atoms that each fold begins with; its held-out y's had no part in them."""
@@ -242,6 +260,9 @@ class Maker:
                 potential_learning_rate=haste * self.settings.potential_learning_rate,
                 time_budget=None if left is None else left * len(group) / n_left,
             )
+            if dealer is None:  # candidates of one shape meet the same dice, whatever was tried before
+                self.generator.manual_seed(zlib.crc32(repr((self._seed, group[0].shape, part)).encode()))
+                self.dealer.reshuffle_pairs(self.generator)
             population = Population([plan for candidate in group for plan in plans(candidate)])
             population.to(self.samples.source.device)
             low = progress[0] + (progress[1] - progress[0]) * len(trials) / len(candidates)

@@ -208,6 +208,10 @@ class Dealer:
         n_rows = (len(samples.pairs_x), len(samples.source), len(samples.target))
         self.decks = [Deck(n, samples.source.device, generator) for n in n_rows]
 
+    def reshuffle_pairs(self, generator: torch.Generator) -> None:
+        """Pairs from a full deck, in an order of their own; unpaired rows, of which there may be too many for one run, go on."""
+        self.decks[0] = Deck(self.decks[0].n_rows, self.decks[0].device, generator)
+
     def hands(self, n_folds: int) -> tuple[Tensor, ...]:
         """The numbers of the next rows of pairs, source and target, (n_folds, rows) each."""
         return tuple(deck.deal(n_folds, size) for deck, size in zip(self.decks, self.sizes, strict=True))
