@@ -16,7 +16,7 @@ from fewpairs.choice import IGNORE_X_PAIRS, RUNGS
 from fewpairs.data import Samples
 from fewpairs.datasets import TwoBranches
 from fewpairs.folds import Folds
-from fewpairs.makers import Candidate, Clock, Maker, Trial
+from fewpairs.makers import Candidate, Clock, MixtureMaker, Trial
 from fewpairs.populations import Population
 from fewpairs.training import Outcome, Settings
 
@@ -32,7 +32,7 @@ CANDIDATE = Candidate(
 SEARCH = {"max_steps": 20, "batch_size": 64, "random_state": 0, "verbose": False}
 
 
-def make_maker(n_pairs: int = 60, n_folds: int = 3, shift: float = 0.0) -> Maker:
+def make_maker(n_pairs: int = 60, n_folds: int = 3, shift: float = 0.0) -> MixtureMaker:
     """A maker of members for y = x, with weights; `shift` moves the y's of fold 0."""
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(2, n_pairs, 2, dtype=torch.float64, generator=generator)
@@ -42,7 +42,7 @@ def make_maker(n_pairs: int = 60, n_folds: int = 3, shift: float = 0.0) -> Maker
         name: torch.where((rows == 0)[:, None], getattr(samples, column) + shift, getattr(samples, column))
         for name, column, rows in (("pairs_y", "pairs_y", folds.pairs), ("target", "target", folds.target))
     }
-    return Maker(
+    return MixtureMaker(
         samples=replace(samples, **moved),
         folds=folds,
         settings=Settings(
@@ -172,7 +172,9 @@ def test_trust_is_the_posterior_of_two_models() -> None:
 @pytest.mark.parametrize(("gain", "trust"), [(0.5, 1.0), (-0.5, 0.0)])
 def test_many_pairs_leave_no_doubt(gain: float, trust: float) -> None:
     maker, ignored = make_maker(), draw(60)
-    found, doubted = choice._doubt(ignored + gain, ignored, maker, flattery=0.0)  # evidence of 13 nats in a fold's others
+    found, doubted = choice._doubt(
+        ignored + gain, ignored, maker, flattery=0.0
+    )  # evidence of 13 nats in a fold's others
     assert found == pytest.approx(trust, abs=1e-4)
     torch.testing.assert_close(doubted, ignored + max(gain, 0.0), atol=1e-2, rtol=0)
 
@@ -363,7 +365,7 @@ def test_flattery_is_what_picking_the_best_of_noise_brings() -> None:
     maker = SimpleNamespace(
         folds=SimpleNamespace(pairs=torch.arange(100) % 5), weight=torch.ones(100, dtype=torch.float64)
     )
-    maker.mean = partial(Maker.mean, maker)
+    maker.mean = partial(MixtureMaker.mean, maker)
 
     def flattery(table: torch.Tensor) -> float:
         return choice._flattery([SimpleNamespace(scores=lambda row=row: row, n_folds=5) for row in table], maker)

@@ -10,7 +10,6 @@ import reference
 import torch
 from conftest import make_plan
 
-from fewpairs import smoothing
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
 from fewpairs.objectives import marginal, supervised
@@ -343,5 +342,5 @@ def test_the_adversarial_penalty_is_the_divergence(monkeypatch) -> None:
     there = log_density(x + radius * torch.randn(x.shape, dtype=torch.float64, generator=same).sign())
     expected = (here.exp() * (here - there) * volume).sum(-1).mean()
     assert penalty.item() == pytest.approx(expected.item(), rel=0.15)
-    monkeypatch.setattr(smoothing, "LEAST_EFFECTIVE", math.inf)  # no row can be read: nothing is claimed
+    monkeypatch.setattr(MixturePlan, "least_effective", math.inf)  # no row can be read: nothing is claimed
     assert AdversarialSmoothing(0.0).penalty(Population([plan]), batch, generator).item() == 0

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fewpairs.makers import FLOORS, Candidate, Maker, Trial
-from fewpairs.plans import EnsemblePlan, MixturePlan
 from fewpairs.training import JointDealer
 
 __all__ = ["MANY_PAIRS", "MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "choose_together", "resume"]
@@ -34,7 +34,7 @@ RUNGS: Wishes = {
     "variance_floor": FLOORS,
     "emphasis": (0.0, 1.0),
 }
-SHAPES = ("hidden", "covariance")
+SHAPES = ("hidden", "covariance")  # knobs that say what a plan looks like: tried first
 MOST_OUTPUTS_FULL = 16  # full atoms hold the square of it each: beyond, "auto" keeps to diagonal ones
 MANY_PAIRS = 1000  # from here on "auto" tries the widest network too: fewer pairs cannot fill it
 
@@ -61,7 +61,7 @@ class Choice:
         ended: "finished", "out of time", "interrupted" or "diverged".
     """
 
-    plan: EnsemblePlan
+    plan: Any
     finals: list[tuple[Trial, float]]
     linear_share: float
     table: list[tuple[Candidate, float, float]]
@@ -124,11 +124,11 @@ def choose_together(makers: Sequence[Maker], wishes: Wishes, objective: str) -> 
     ]
 
 
-def resume(maker: Maker, candidates: Sequence[Candidate], members: Sequence[list[MixturePlan]]) -> Choice:
+def resume(maker: Maker, candidates: Sequence[Candidate], members: Sequence[list[Any]]) -> Choice:
     """Goes on with candidates that were chosen before, from the members they have; where they have none, from the start."""
     dtype, of_candidate = maker.samples.source.dtype, dict(zip(candidates, members, strict=True))
 
-    def plans(candidate: Candidate) -> list[MixturePlan]:
+    def plans(candidate: Candidate) -> list[Any]:
         known = [copy.deepcopy(plan).to(dtype).requires_grad_() for plan in of_candidate[candidate]]
         return known or maker.members(candidate, maker.folds.n_folds)
 
@@ -144,28 +144,13 @@ def resume(maker: Maker, candidates: Sequence[Candidate], members: Sequence[list
     return _settle(maker, trials, [], list(dict.fromkeys(candidate.objective for candidate in candidates)), ended)
 
 
-def _begin(n_pairs: int) -> dict[str, Any]:
-    """Where the search begins: good settings for some hundred pairs; more of them need less smoothing, less of a floor, and
-    less of the unpaired rows."""
-    plenty = max(n_pairs / 128, 1.0)
-    return {
-        "hidden": (),
-        "covariance": "full",
-        "unpaired_weight": 3.0 / plenty**0.25,
-        "smoothing": 0.2 / plenty**0.5,
-        "adversarial": 0.0,
-        "variance_floor": 0.01 / plenty**0.5,
-        "emphasis": 0.0,
-    }
-
-
 class _Search:
     """Short trials of one objective: shapes first, then the rungs around the best, then their combinations."""
 
     def __init__(self, maker: Maker, wishes: Wishes, objective: str, trials: list[Trial], n_rounds: int) -> None:
         self.maker, self.wishes, self.objective, self.trials, self.n_rounds = maker, wishes, objective, trials, n_rounds
         self.n_folds = maker.folds.enough_for(PAIRS_TO_SEARCH)
-        begin = _begin(len(maker.folds.pairs))
+        begin = maker.begin()
         self.begin = Candidate(objective, **{knob: self._nearest(knob, begin[knob]) for knob in wishes})
 
     def run(self, progress: float, progress_part: float, time_part: float) -> bool:
@@ -223,16 +208,14 @@ class _Search:
         return min(rungs, key=lambda rung: abs(rung - value))
 
     def _shapes(self) -> Iterable[Candidate]:
-        for hidden in self.wishes["hidden"]:
-            for covariance in self.wishes["covariance"]:
-                begin = replace(self.begin, hidden=hidden, covariance=covariance)
-                yield begin
-                yield from (
-                    replace(begin, unpaired_weight=rung) for rung in self._next_rungs(begin, "unpaired_weight")[:1]
-                )
-                # Where y itself has narrower heaps than the first floor (integers, for instance), begin there as well.
-                narrow = self._nearest("variance_floor", self.maker.ignore_x()[2])
-                yield replace(begin, variance_floor=min(narrow, begin.variance_floor))
+        knobs = [knob for knob in SHAPES if knob in self.wishes]
+        for values in product(*(self.wishes[knob] for knob in knobs)):
+            begin = replace(self.begin, **dict(zip(knobs, values, strict=True)))
+            yield begin
+            yield from (replace(begin, unpaired_weight=rung) for rung in self._next_rungs(begin, "unpaired_weight")[:1])
+            narrow = self.maker.narrow(begin)
+            rungs = {knob: self._nearest(knob, getattr(narrow, knob)) for knob in self.maker.ladders}
+            yield replace(begin, **rungs)
 
     def _next_rungs(self, best: Candidate, knob: str) -> list[Any]:
         rungs = self.wishes[knob]
@@ -241,7 +224,7 @@ class _Search:
 
     def _neighbours(self) -> Iterable[Candidate]:
         best = _best(self._mine(), self.maker).candidate
-        for knob in ("unpaired_weight", "smoothing", "variance_floor"):
+        for knob in self.maker.ladders:
             yield from (replace(best, **{knob: rung}) for rung in self._next_rungs(best, knob))
 
     def _combinations(self) -> Iterable[Candidate]:
@@ -250,8 +233,8 @@ class _Search:
         mine = _best_shape(self._mine(), self.maker)
         best = _best(mine, self.maker).candidate
         together = best
-        for knob in ("smoothing", "variance_floor", "unpaired_weight"):
-            others = [name for name in ("smoothing", "variance_floor", "unpaired_weight") if name != knob]
+        for knob in self.maker.ladders:
+            others = [name for name in self.maker.ladders if name != knob]
             by_rung: dict[Any, list[float]] = {}
             for trial in mine:
                 n_same = sum(getattr(trial.candidate, name) == getattr(best, name) for name in others)
@@ -259,11 +242,11 @@ class _Search:
                     by_rung.setdefault(getattr(trial.candidate, knob), []).append(_mean_of(self.maker)(trial))
             together = replace(together, **{knob: max(by_rung, key=lambda rung: max(by_rung[rung]))})
         yield together
-        for knob in ("unpaired_weight", "smoothing", "variance_floor"):
+        for knob in self.maker.ladders:
             yield from (replace(together, **{knob: rung}) for rung in self._next_rungs(together, knob))
         if len(self.wishes["adversarial"]) > 1 and self.objective == "marginal":
             yield replace(together, adversarial=self.wishes["adversarial"][1])
-        yield from (replace(together, emphasis=rung) for rung in self.wishes["emphasis"])
+        yield from (replace(together, emphasis=rung) for rung in self.wishes.get("emphasis", ()))
 
 
 def _of_kind(trials: Sequence[Trial], objective: str) -> list[Trial]:
@@ -295,9 +278,9 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     is_held_out = maker.folds.pairs >= 0
     if not is_held_out.any():
         nothing = (math.nan, math.nan)
-        plan = EnsemblePlan([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
+        plan = maker.ensemble([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
         return Choice(plan, [(finals[0], 1.0)], 0.0, [], nothing, nothing, nothing, ended)
-    ignore_x, ignored, _ = maker.ignore_x()
+    ignore_x, ignored = maker.ignore_x()
     # Without unpaired rows is μ = 0, a candidate like any other; next to the paper's loss it is a yardstick and no more.
     yardsticks = [trial for trial in finals if kinds[0] == "inverse_eot" and trial.candidate.objective == "supervised"]
     mixed = [trial for trial in finals if trial not in yardsticks]
@@ -334,7 +317,7 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
             members += [plan.double() for plan in trial.plans()]
             weights += [share / trial.n_folds] * trial.n_folds
     return Choice(
-        plan=EnsemblePlan(members, torch.tensor(weights, dtype=torch.float64)),
+        plan=maker.ensemble(members, torch.tensor(weights, dtype=torch.float64)),
         finals=[*zip(mixed, shares[: len(mixed)].tolist(), strict=True), *((trial, 0.0) for trial in yardsticks)],
         linear_share=linear_share,
         table=[(trial.candidate, *maker.mean(trial.scores())) for trial in [*trials, *finals]],

@@ -88,3 +88,8 @@ class SlopeCost(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         log_v, a = self.slopes(x)
         return slope_cost(log_v, a, y)
+
+    def between(self, x: Tensor, y: Tensor) -> Tensor:
+        """The cost of every x with every y, (Q, R)."""
+        log_v, a = self.slopes(x)
+        return -torch.logsumexp(log_v.unsqueeze(-1) + a @ y.mT, dim=-2)

@@ -29,7 +29,7 @@ from fewpairs.data import Samples, Scaler
 from fewpairs.faces import ClosedFormTranslator, as_device
 from fewpairs.files import read_model, write_model
 from fewpairs.folds import Folds, row_keys
-from fewpairs.makers import Candidate, Clock, Maker
+from fewpairs.makers import Candidate, Clock, MixtureMaker
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.novelty import Neighbourhood
 from fewpairs.plans import EnsemblePlan, MixturePlan
@@ -418,7 +418,7 @@ class MixtureTranslator(ClosedFormTranslator):
 
     def _prepare(
         self, samples: Samples, clock: Clock, on_step: Any, *, is_continued: bool = False, is_bias_known: bool = False
-    ) -> Maker:
+    ) -> MixtureMaker:
         """Scales the data, cuts them into folds, and hands them to a maker."""
         random, device = check_random_state(self.random_state), as_device(self.device)
         self.n_pairs_ = len(samples.pairs_x)
@@ -450,7 +450,7 @@ class MixtureTranslator(ClosedFormTranslator):
         random: np.random.RandomState,
         clock: Clock,
         on_step: Any,
-    ) -> Maker:
+    ) -> MixtureMaker:
         usual = round(400 * float(np.clip((self.n_pairs_ / 512) ** 0.4, 1, 5)))
         longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
         settings = Settings(
@@ -465,7 +465,7 @@ class MixtureTranslator(ClosedFormTranslator):
         cost_options = {
             name: getattr(self, name) for name in ("weight_hidden", "activation", "slope_std", "learn_scale")
         }
-        return Maker(
+        return MixtureMaker(
             samples=samples,
             folds=folds,
             settings=settings,

@@ -7,10 +7,11 @@ data, the folds, the atoms that each fold begins with, the way to train. What is
 import math
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,14 +22,14 @@ from fewpairs.costs import SlopeCost
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
 from fewpairs.linear import LEAST_PAIRS, fit_linear
-from fewpairs.plans import MixturePlan
+from fewpairs.plans import EnsemblePlan, MixturePlan
 from fewpairs.populations import Population
 from fewpairs.potentials import log_mixture
 from fewpairs.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing, Smoothing
 from fewpairs.starts import Start, choose_n_atoms, fit_mixture, most_atoms, place_on_samples
 from fewpairs.training import Dealer, JointDealer, Outcome, Settings, train
 
-__all__ = ["FLOORS", "Candidate", "Clock", "Maker", "Trial"]
+__all__ = ["FLOORS", "Candidate", "Clock", "Maker", "MixtureMaker", "Trial"]
 
 # Least variances of an atom that can be chosen, as parts of the variance of y.
 FLOORS = (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
@@ -42,17 +43,17 @@ class Candidate:
 
     objective: str
     hidden: tuple[int, ...]
-    covariance: str
     unpaired_weight: float
     smoothing: float
     adversarial: float
-    variance_floor: float
+    covariance: str = ""  # of atoms, where plans have some
+    variance_floor: float = 0.0  # likewise
     emphasis: float = 0.0
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """Candidates of one shape can be trained as one population."""
-        return self.objective, self.hidden, self.covariance, self.adversarial
+        return self.objective, self.hidden, self.covariance, self.adversarial > 0
 
     @property
     def roughness(self) -> tuple[float, ...]:
@@ -78,7 +79,7 @@ class Trial:
     outcome: Outcome
     number: int
 
-    def plans(self) -> list[MixturePlan]:
+    def plans(self) -> list[Any]:
         return [self.population.plan(self.first + fold) for fold in range(self.n_folds)]
 
     @property
@@ -108,32 +109,28 @@ class Clock:
         return None if self.budget is None else max(share * self.left(), 0.0)
 
 
-@dataclass
-class Maker:
-    """Makes members and trains them: everything that does not differ between candidates."""
+@dataclass(kw_only=True)
+class Maker(ABC):
+    """Makes members and trains them: everything that does not differ between candidates. A subclass knows what a plan is made of.
+
+    Attributes:
+        ladders: The knobs whose rungs the search climbs.
+    """
 
     samples: Samples
     folds: Folds
     settings: Settings
-    n_slopes: int
-    n_atoms: int | str
-    kinds: Sequence[str]
-    cost_options: dict[str, Any]
-    start: str
-    start_variance: float
     random: np.random.RandomState
     generator: torch.Generator
     clock: Clock
     on_step: Callable[[str, float], None]
-    has_linear: bool = False  # whether the linear plan may join the mixture
+
+    ladders: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        self._starts: dict[str, list[Start]] = {}
-        self._n_atoms_of_kind: dict[str, int] = {}
         self._seed = int(self.random.randint(2**31))
         unpaired = torch.Generator(self.generator.device).manual_seed(self._seed)
         self.dealer = Dealer(self.samples, self.settings, unpaired)
-        self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
         relevance = self.samples.relevance.cpu().double()
         weight = self.samples.pairs_weight.cpu().double() * relevance
         # What held-out pairs count: unequal weights add up to as many pairs as they are worth as evidence, less what they say
@@ -153,7 +150,152 @@ class Maker:
         variance = (share**2 * (kept - mean) ** 2).sum() * (len(kept) / max(len(kept) - 1, 1))
         return float(mean), float(variance.sqrt()) if len(kept) >= LEAST_FOR_ERROR else math.nan
 
-    def ignore_x(self) -> tuple[MixturePlan, Tensor, float]:
+    @abstractmethod
+    def begin(self) -> dict[str, Any]:
+        """Where the search begins: a value for each knob."""
+
+    @abstractmethod
+    def members(self, candidate: Candidate, n_folds: int) -> list[Any]:
+        """The plans of a candidate before training, one a fold."""
+
+    @abstractmethod
+    def ignore_x(self) -> tuple[Any, Tensor]:
+        """The best model that ignores x: its plan, and log p(y) of each pair by the fold that has not seen it."""
+
+    def linear(self) -> tuple[list[Any], Tensor] | None:
+        """The linear plan of each fold, and log p(y|x) of each pair by the fold that has not seen it; None if there is none."""
+        return None
+
+    @abstractmethod
+    def ensemble(self, members: list[Any], shares: Tensor) -> Any:
+        """The plan that averages the densities of several."""
+
+    def narrow(self, candidate: Candidate) -> Candidate:
+        """The candidate, or a narrower one where y itself has narrower heaps."""
+        return candidate
+
+    def run(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        part: float = 1.0,
+        haste: float = 1.0,
+        seconds: float | None,
+        title: str,
+        progress: tuple[float, float],
+        folds: Folds | None = None,
+        plans: Callable[[Candidate], list[Any]] | None = None,
+        dealer: Dealer | JointDealer | None = None,
+    ) -> list[Trial]:
+        """Trains candidates, those of one shape as one population, in time that is shared out evenly."""
+        folds = folds or self.folds
+        plans = plans or partial(self.members, n_folds=folds.n_folds)
+        groups: dict[tuple[Any, ...], list[Candidate]] = {}
+        for candidate in candidates:
+            groups.setdefault(candidate.shape, []).append(candidate)
+        trials: list[Trial] = []
+        begin = time.perf_counter()
+        for number, group in enumerate(groups.values()):
+            left = None if seconds is None else max(seconds - (time.perf_counter() - begin), 0.0)
+            n_left = sum(len(other) for other in list(groups.values())[number:])
+            settings = replace(
+                self.settings,
+                max_steps=max(round(part * self.settings.max_steps), 1),
+                learning_rate=haste * self.settings.learning_rate,
+                potential_learning_rate=haste * self.settings.potential_learning_rate,
+                time_budget=None if left is None else left * len(group) / n_left,
+            )
+            if dealer is None:  # candidates of one shape meet the same dice, whatever was tried before
+                self.generator.manual_seed(zlib.crc32(repr((self._seed, group[0].shape, part)).encode()))
+                self.dealer.reshuffle_pairs(self.generator)
+            population = Population([plan for candidate in group for plan in plans(candidate)])
+            population.to(self.samples.source.device)
+            low = progress[0] + (progress[1] - progress[0]) * len(trials) / len(candidates)
+            high = low + (progress[1] - progress[0]) * len(group) / len(candidates)
+            outcome = train(
+                population,
+                self.samples,
+                folds,
+                _objective(group[0]),
+                settings=settings,
+                smoothing=self._smoothing(group, folds.n_folds),
+                traits=self._traits(group, folds.n_folds),
+                generator=self.generator,
+                dealer=dealer or self.dealer,
+                weight=self.weight,
+                on_step=partial(self._tell, title, low, high),
+            )
+            trials += [
+                Trial(candidate, population, place * folds.n_folds, folds.n_folds, outcome, place)
+                for place, candidate in enumerate(group)
+            ]
+            if outcome.ended == "interrupted":
+                break
+        return trials
+
+    def _tell(self, title: str, low: float, high: float, step: int, done: float) -> None:
+        self.on_step(title, low + (high - low) * done)
+
+    def _each(self, group: Sequence[Candidate], n_folds: int, name: str) -> Tensor:
+        values = [float(getattr(candidate, name)) for candidate in group for _ in range(n_folds)]
+        return torch.tensor(values, dtype=self.samples.source.dtype, device=self.samples.source.device)
+
+    def _traits(self, group: Sequence[Candidate], n_folds: int) -> dict[str, Tensor]:
+        names = ("unpaired_weight", "emphasis") if group[0].objective == "marginal" else ("emphasis",)
+        return {name: self._each(group, n_folds, name) for name in names}
+
+    def _smoothing(self, group: Sequence[Candidate], n_folds: int) -> Smoothing:
+        noise = self._each(group, n_folds, "smoothing")
+        if group[0].adversarial > 0:
+            return AdversarialSmoothing(noise, radius=self._each(group, n_folds, "adversarial"))
+        return NoiseSmoothing(noise) if bool((noise > 0).any()) else NoSmoothing()
+
+
+@dataclass(kw_only=True)
+class MixtureMaker(Maker):
+    """Makes mixture plans: slope costs, and potentials whose atoms begin where all y's are."""
+
+    n_slopes: int
+    n_atoms: int | str
+    kinds: Sequence[str]
+    cost_options: dict[str, Any]
+    start: str
+    start_variance: float
+    has_linear: bool = False  # whether the linear plan may join the mixture
+
+    ladders = ("unpaired_weight", "smoothing", "variance_floor")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._starts: dict[str, list[Start]] = {}
+        self._n_atoms_of_kind: dict[str, int] = {}
+        self._ignore_x: tuple[MixturePlan, Tensor, float] | None = None
+
+    def begin(self) -> dict[str, Any]:
+        """Good settings for some hundred pairs; more of them need less smoothing, less of a floor, and less of the unpaired
+        rows."""
+        plenty = max(len(self.folds.pairs) / 128, 1.0)
+        return {
+            "hidden": (),
+            "covariance": "full",
+            "unpaired_weight": 3.0 / plenty**0.25,
+            "smoothing": 0.2 / plenty**0.5,
+            "adversarial": 0.0,
+            "variance_floor": 0.01 / plenty**0.5,
+            "emphasis": 0.0,
+        }
+
+    def narrow(self, candidate: Candidate) -> Candidate:
+        """Where y itself has narrower heaps than the first floor (integers, for instance), one with a floor of their width."""
+        return replace(candidate, variance_floor=min(self._ignoring_x()[2], candidate.variance_floor))
+
+    def ensemble(self, members: list[MixturePlan], shares: Tensor) -> EnsemblePlan:
+        return EnsemblePlan(members, shares)
+
+    def ignore_x(self) -> tuple[MixturePlan, Tensor]:
+        return self._ignoring_x()[:2]
+
+    def _ignoring_x(self) -> tuple[MixturePlan, Tensor, float]:
         """The best model that ignores x: its plan from all y's, log p(y) of each pair by the fold that has not seen it, and
         the floor under its variances."""
         if self._ignore_x is None:
@@ -228,82 +370,6 @@ class Maker:
             potential = self.starts(candidate.covariance)[fold].potential(candidate.variance_floor)
             plans.append(MixturePlan(cost, potential).to(self.samples.source.dtype))
         return plans
-
-    def run(
-        self,
-        candidates: Sequence[Candidate],
-        *,
-        part: float = 1.0,
-        haste: float = 1.0,
-        seconds: float | None,
-        title: str,
-        progress: tuple[float, float],
-        folds: Folds | None = None,
-        plans: Callable[[Candidate], list[MixturePlan]] | None = None,
-        dealer: Dealer | JointDealer | None = None,
-    ) -> list[Trial]:
-        """Trains candidates, those of one shape as one population, in time that is shared out evenly."""
-        folds = folds or self.folds
-        plans = plans or partial(self.members, n_folds=folds.n_folds)
-        groups: dict[tuple[Any, ...], list[Candidate]] = {}
-        for candidate in candidates:
-            groups.setdefault(candidate.shape, []).append(candidate)
-        trials: list[Trial] = []
-        begin = time.perf_counter()
-        for number, group in enumerate(groups.values()):
-            left = None if seconds is None else max(seconds - (time.perf_counter() - begin), 0.0)
-            n_left = sum(len(other) for other in list(groups.values())[number:])
-            settings = replace(
-                self.settings,
-                max_steps=max(round(part * self.settings.max_steps), 1),
-                learning_rate=haste * self.settings.learning_rate,
-                potential_learning_rate=haste * self.settings.potential_learning_rate,
-                time_budget=None if left is None else left * len(group) / n_left,
-            )
-            if dealer is None:  # candidates of one shape meet the same dice, whatever was tried before
-                self.generator.manual_seed(zlib.crc32(repr((self._seed, group[0].shape, part)).encode()))
-                self.dealer.reshuffle_pairs(self.generator)
-            population = Population([plan for candidate in group for plan in plans(candidate)])
-            population.to(self.samples.source.device)
-            low = progress[0] + (progress[1] - progress[0]) * len(trials) / len(candidates)
-            high = low + (progress[1] - progress[0]) * len(group) / len(candidates)
-            outcome = train(
-                population,
-                self.samples,
-                folds,
-                _objective(group[0]),
-                settings=settings,
-                smoothing=self._smoothing(group, folds.n_folds),
-                traits=self._traits(group, folds.n_folds),
-                generator=self.generator,
-                dealer=dealer or self.dealer,
-                weight=self.weight,
-                on_step=partial(self._tell, title, low, high),
-            )
-            trials += [
-                Trial(candidate, population, place * folds.n_folds, folds.n_folds, outcome, place)
-                for place, candidate in enumerate(group)
-            ]
-            if outcome.ended == "interrupted":
-                break
-        return trials
-
-    def _tell(self, title: str, low: float, high: float, step: int, done: float) -> None:
-        self.on_step(title, low + (high - low) * done)
-
-    def _each(self, group: Sequence[Candidate], n_folds: int, name: str) -> Tensor:
-        values = [float(getattr(candidate, name)) for candidate in group for _ in range(n_folds)]
-        return torch.tensor(values, dtype=self.samples.source.dtype, device=self.samples.source.device)
-
-    def _traits(self, group: Sequence[Candidate], n_folds: int) -> dict[str, Tensor]:
-        names = ("unpaired_weight", "emphasis") if group[0].objective == "marginal" else ("emphasis",)
-        return {name: self._each(group, n_folds, name) for name in names}
-
-    def _smoothing(self, group: Sequence[Candidate], n_folds: int) -> Smoothing:
-        noise = self._each(group, n_folds, "smoothing")
-        if group[0].adversarial > 0:
-            return AdversarialSmoothing(noise, radius=group[0].adversarial)
-        return NoiseSmoothing(noise) if bool((noise > 0).any()) else NoSmoothing()
 
 
 def _objective(candidate: Candidate) -> Callable[..., Tensor]:

@@ -15,18 +15,18 @@ it counts. The likelihood of the pairs is right without; the paper's loss holds 
 from torch import Tensor
 
 from fewpairs.data import Samples
-from fewpairs.plans import MixturePlan
+from fewpairs.plans import Plan
 
 __all__ = ["inverse_eot", "marginal", "supervised"]
 
 
-def supervised(plan: MixturePlan, samples: Samples, emphasis: float | Tensor = 0.0) -> Tensor:
+def supervised(plan: Plan, samples: Samples, emphasis: float | Tensor = 0.0) -> Tensor:
     """The negative log-likelihood of the pairs."""
     weight = samples.pairs_weight * samples.relevance**emphasis
     return _mean(-plan.log_prob(samples.pairs_x, samples.pairs_y), weight)
 
 
-def inverse_eot(plan: MixturePlan, samples: Samples, emphasis: float | Tensor = 1.0) -> Tensor:
+def inverse_eot(plan: Plan, samples: Samples, emphasis: float | Tensor = 1.0) -> Tensor:
     """The paper's empirical loss, in units of ε."""
     return (
         _mean(plan.cost(samples.pairs_x, samples.pairs_y), samples.pairs_weight * samples.relevance**emphasis)
@@ -36,7 +36,7 @@ def inverse_eot(plan: MixturePlan, samples: Samples, emphasis: float | Tensor = 
 
 
 def marginal(
-    plan: MixturePlan, samples: Samples, unpaired_weight: float | Tensor = 3.0, emphasis: float | Tensor = 0.0
+    plan: Plan, samples: Samples, unpaired_weight: float | Tensor = 3.0, emphasis: float | Tensor = 0.0
 ) -> Tensor:
     """The negative log-likelihood of the pairs, and μ times that of the target under the plan's own marginal."""
     log_marginal = plan.log_marginal(samples.target, samples.source, samples.source_weight)

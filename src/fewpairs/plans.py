@@ -9,8 +9,9 @@ learnt lives in `objectives` and `training`. An `EnsemblePlan` averages the dens
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,40 @@ from fewpairs.costs import SlopeCost, slope_cost
 from fewpairs.potentials import ATOMS, MixturePotential
 from fewpairs.products import logsumexp_product
 
-__all__ = ["EnsemblePlan", "MixturePlan"]
+__all__ = ["EnsemblePlan", "MixturePlan", "Plan"]
 
 
-class MixturePlan(nn.Module):
+class Plan(nn.Module, ABC):
+    """Abstract: a cost and a potential with a normaliser that is known. What `objectives`, `smoothing` and `training` need.
+
+    Attributes:
+        cost: c; cost(x, y) is one number a row, cost.between(x, y) that of every x with every y.
+        potential: f; potential(y) is one number a row.
+        least_effective: So many y's must share the weight of an x before a divergence of p(·|x) can be read off them.
+    """
+
+    cost: Any
+    potential: Any
+    least_effective: ClassVar[float] = 5.0
+
+    @abstractmethod
+    def log_partition(self, x: Tensor) -> Tensor:
+        """log Z(x) = log ∫ exp(f(y) − c(x, y)) dy."""
+
+    @abstractmethod
+    def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x), one number a row."""
+
+    @abstractmethod
+    def log_marginal(self, y: Tensor, source: Tensor, source_weight: Tensor | None = None) -> Tensor:
+        """log p̂(y), where p̂ is the average of p(·|x) over the source, weighted if weights are given."""
+
+    @abstractmethod
+    def log_base(self, x: Tensor, y: Tensor, x_weight: Tensor, y_weight: Tensor) -> Tensor:
+        """How probable each y is beside its cost, up to a constant, (R,): softmax over y of log_base − c is p(·|x) on them."""
+
+
+class MixturePlan(Plan):
     """Creates the plan of a slope cost and a mixture potential; `plan(x)` is the distribution of y given x.
 
     Arguments:
@@ -35,6 +66,9 @@ class MixturePlan(nn.Module):
         >>> plan(torch.zeros(4, 2)).sample((10,)).shape
         torch.Size([10, 4, 1])
     """
+
+    cost: SlopeCost
+    potential: MixturePotential
 
     def __init__(self, cost: SlopeCost, potential: MixturePotential) -> None:
         super().__init__()
@@ -82,6 +116,15 @@ class MixturePlan(nn.Module):
             log_share = log_share + (source_weight / source_weight.sum()).clamp(min=least).log()
         columns = torch.cat([a, (log_v + log_share.unsqueeze(-1)).unsqueeze(-1)], dim=-1).flatten(0, 1)
         return self.potential(y) + logsumexp_product(y, columns)
+
+    def log_base(self, x: Tensor, y: Tensor, x_weight: Tensor, y_weight: Tensor) -> Tensor:
+        """How probable each y is beside its cost, up to a constant, (R,): softmax over y of log_base − c is p(·|x) on these y's.
+
+        The y's are points of the plan's own marginal p̂, so p(y|x) stands against p̂(y), for which the x's of a minibatch do.
+        """
+        log_joint = -self.cost.between(x, y) - self.log_partition(x).unsqueeze(-1)
+        log_share = (x_weight / x_weight.sum()).clamp(min=1e-30).log().unsqueeze(-1)
+        return y_weight.clamp(min=1e-30).log() - torch.logsumexp(log_joint + log_share, dim=0)
 
     def conditional(self, x: Tensor, loc: Tensor | None = None, scale: Tensor | None = None) -> ConditionalMixture:
         """The distribution of `loc + scale · y` given x, for x of shape (rows, dim_x)."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from fewpairs.plans import MixturePlan
+from fewpairs.plans import Plan
 
 __all__ = ["Population"]
 
@@ -21,7 +21,7 @@ __all__ = ["Population"]
 class _Apply(nn.Module):
     """A module whose call is a function of the plan inside it: `functional_call` swaps parameters of modules alone."""
 
-    def __init__(self, plan: MixturePlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
 
@@ -34,6 +34,7 @@ class Population:
 
     Example:
         >>> from fewpairs.costs import SlopeCost
+        >>> from fewpairs.plans import MixturePlan
         >>> from fewpairs.potentials import MixturePotential
         >>> def make():
         ...     return MixturePlan(SlopeCost(dim_x=2, dim_y=1, n_slopes=3), MixturePotential(dim_y=1, n_atoms=5))
@@ -42,7 +43,7 @@ class Population:
         torch.Size([2, 4])
     """
 
-    def __init__(self, plans: Sequence[MixturePlan]) -> None:
+    def __init__(self, plans: Sequence[Plan]) -> None:
         self.parameters, self.buffers = stack_module_state(list(plans))
         self._size = len(plans)
         self._template = copy.deepcopy(plans[0])
@@ -50,6 +51,11 @@ class Population:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def kind(self) -> type[Plan]:
+        """What all members are."""
+        return type(self._template)
 
     def __call__(self, function: Callable[..., Tensor], *arguments: Any, **keywords: Any) -> Tensor:
         """function(plan, …) of every member; tensors among the arguments have a leading axis of members."""
@@ -67,7 +73,7 @@ class Population:
         self.buffers = {name: tensor.to(device) for name, tensor in self.buffers.items()}
         return self
 
-    def plan(self, member: int) -> MixturePlan:
+    def plan(self, member: int) -> Any:
         """One member, as a plan of its own."""
         plan = copy.deepcopy(self._template)
         plan.load_state_dict({name: tensor[member] for name, tensor in (self.parameters | self.buffers).items()})

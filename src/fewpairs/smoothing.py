@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from fewpairs.data import Samples
-from fewpairs.plans import MixturePlan
+from fewpairs.plans import Plan
 from fewpairs.populations import Population
 
 __all__ = ["AdversarialSmoothing", "NoSmoothing", "NoiseSmoothing", "Smoothing"]
 
 N_ROWS = 64  # x's of a minibatch at which the worst direction is looked for: that is most of the cost of a step
-LEAST_EFFECTIVE = 5.0  # y's that must share the weight of a row before its divergence can be read off them
 
 
 class Smoothing(Protocol):
@@ -76,36 +75,32 @@ class NoiseSmoothing(NoSmoothing):
 class AdversarialSmoothing(NoiseSmoothing):
     """Adds noise, and penalises KL(p(·|x) ‖ p(·|x + r)) for the small r that changes the plan most at x.
 
-    The divergence is read off the minibatch's y's, as points of the plan's own marginal p̂: with
-    w = softmax over y of log p(y|x) − log p̂(y), it is Σ w (log w − log w′), where w′ is the same at x + r. The potential
-    and the normaliser cancel in w, so the cost alone is needed.
+    The divergence is read off the minibatch's y's: with w = softmax over y of log_base − c, which is p(·|x) on these y's, it is
+    Σ w (log w − log w′), where w′ is the same at x + r. What does not depend on x cancels, so the cost alone is needed.
 
     Arguments:
         std: The standard deviation of the noise.
         n_copies, most_rows: See `NoiseSmoothing`.
-        radius: The length of r, as a part of √dim_x.
+        radius: The length of r, as a part of √dim_x; one number, or one for each member.
         weight: The weight of the penalty.
     """
 
-    radius: float = 0.15
+    radius: float | Tensor = 0.15
     weight: float = 1.0
 
     def penalty(self, population: Population, samples: Samples, generator: torch.Generator | None = None) -> Tensor:
-        x, y, share = samples.source[:, :N_ROWS], samples.target, samples.target_weight
+        x, x_weight, y = samples.source[:, :N_ROWS], samples.source_weight[:, :N_ROWS], samples.target
         with torch.no_grad():
-            log_ratio = population(
-                _log_ratio, x, y, samples.source_weight[:, :N_ROWS]
-            )  # (members, source, target): log p(y|x) − log p̂(y) up to a constant
-            log_w = (log_ratio + share.clamp(min=1e-30).log().unsqueeze(1)).log_softmax(-1)
+            log_base = population(_log_base, x, y, x_weight, samples.target_weight).unsqueeze(1)
+            log_w = (log_base - population(_cost_between, x, y)).log_softmax(-1)
             w = log_w.exp()
-            is_readable = (1 / (w * w).sum(-1) >= LEAST_EFFECTIVE).to(x) * samples.source_weight[:, :N_ROWS]
-            log_base = log_ratio - population(_minus_cost, x, y) + share.clamp(min=1e-30).log().unsqueeze(1)
+            is_readable = (1 / (w * w).sum(-1) >= population.kind.least_effective).to(x) * x_weight
 
         def divergence(r: Tensor) -> Tensor:
-            log_moved = (population(_minus_cost, x + r, y) + log_base).log_softmax(-1)
+            log_moved = (log_base - population(_cost_between, x + r, y)).log_softmax(-1)
             return (w * (log_w - log_moved)).sum(-1)
 
-        length = self.radius * math.sqrt(x.shape[-1])
+        length = _column(self.radius, x) * math.sqrt(x.shape[-1])
         direction = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
         r = (1e-1 * length * _unit(direction)).requires_grad_()
         (steepest,) = torch.autograd.grad(divergence(r).sum(), r)
@@ -113,17 +108,12 @@ class AdversarialSmoothing(NoiseSmoothing):
         return self.weight * (is_readable * penalty).sum(-1) / is_readable.sum(-1).clamp(min=1.0)
 
 
-def _minus_cost(plan: MixturePlan, x: Tensor, y: Tensor) -> Tensor:
-    """−c of every x with every y, (Q, R)."""
-    log_v, a = plan.cost.slopes(x)
-    return torch.logsumexp(log_v.unsqueeze(-1) + a @ y.mT, dim=-2)
+def _cost_between(plan: Plan, x: Tensor, y: Tensor) -> Tensor:
+    return plan.cost.between(x, y)
 
 
-def _log_ratio(plan: MixturePlan, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """log p(y|x) − log p̂(y) of every x with every y, where p̂ is the weighted average over these x's."""
-    log_joint = _minus_cost(plan, x, y) - plan.log_partition(x).unsqueeze(-1)
-    log_share = (weight / weight.sum()).clamp(min=1e-30).log().unsqueeze(-1)
-    return log_joint - torch.logsumexp(log_joint + log_share, dim=0)
+def _log_base(plan: Plan, x: Tensor, y: Tensor, x_weight: Tensor, y_weight: Tensor) -> Tensor:
+    return plan.log_base(x, y, x_weight, y_weight)
 
 
 def _unit(vectors: Tensor) -> Tensor:

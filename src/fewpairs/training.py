@@ -18,7 +18,7 @@ from torch import Tensor
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
 from fewpairs.graphs import Graphed
-from fewpairs.plans import MixturePlan
+from fewpairs.plans import Plan
 from fewpairs.populations import Population
 from fewpairs.smoothing import Smoothing
 
@@ -172,14 +172,18 @@ def score_held_out(population: Population, samples: Samples, folds: Folds) -> Te
         return outcome
     hands = rows.clamp(min=0).repeat(n_candidates, 1)
     with torch.no_grad():
-        scores = population(MixturePlan.log_prob, samples.pairs_x[hands], samples.pairs_y[hands]).cpu()
+        scores = population(_log_prob, samples.pairs_x[hands], samples.pairs_y[hands]).cpu()
     scores, rows = scores.unflatten(0, (n_candidates, folds.n_folds)), rows.cpu()
     outcome[:, rows[rows >= 0]] = scores[:, rows >= 0]
     return outcome
 
 
+def _log_prob(plan: Plan, x: Tensor, y: Tensor) -> Tensor:
+    return plan.log_prob(x, y)
+
+
 def _evaluate(
-    objective: Callable[..., Tensor], plan: MixturePlan, batch: dict[str, Tensor], traits: dict[str, Tensor]
+    objective: Callable[..., Tensor], plan: Plan, batch: dict[str, Tensor], traits: dict[str, Tensor]
 ) -> Tensor:
     return objective(plan, Samples(**batch), **traits)
 
