@@ -155,15 +155,15 @@ def test_crossfit_passes_over_a_look_that_broke() -> None:
 
 
 def test_trust_is_the_posterior_of_two_models() -> None:
-    """Even odds before; after the held-out pairs, the odds are the ratio of their likelihoods, ours less what flatters it."""
+    """Even odds before; after the held-out pairs, the odds are the ratio of their likelihoods. Computed with plain numbers."""
     maker = make_maker()
     maker.weight = torch.ones(60).double()
     scores, ignored = 0.1 * draw(60), 0.1 * draw(60, seed=1)
-    trust, doubted = choice._doubt(scores, ignored, maker, flattery=0.01)
-    ours, theirs = float((scores - 0.01).sum().exp()), float(ignored.sum().exp())
+    trust, doubted = choice._doubt(scores, ignored, maker)
+    ours, theirs = float(scores.sum().exp()), float(ignored.sum().exp())
     assert trust == pytest.approx(ours / (ours + theirs), rel=1e-9)
     others = maker.folds.pairs != 0
-    ours, theirs = float((scores[others] - 0.01).sum().exp()), float(ignored[others].sum().exp())
+    ours, theirs = float(scores[others].sum().exp()), float(ignored[others].sum().exp())
     share = ours / (ours + theirs)
     expected = (share * scores[~others].exp() + (1 - share) * ignored[~others].exp()).log()
     torch.testing.assert_close(doubted[~others], expected, atol=1e-12, rtol=0)
@@ -172,9 +172,7 @@ def test_trust_is_the_posterior_of_two_models() -> None:
 @pytest.mark.parametrize(("gain", "trust"), [(0.5, 1.0), (-0.5, 0.0)])
 def test_many_pairs_leave_no_doubt(gain: float, trust: float) -> None:
     maker, ignored = make_maker(), draw(60)
-    found, doubted = choice._doubt(
-        ignored + gain, ignored, maker, flattery=0.0
-    )  # evidence of 13 nats in a fold's others
+    found, doubted = choice._doubt(ignored + gain, ignored, maker)  # evidence of 13 nats in a fold's others
     assert found == pytest.approx(trust, abs=1e-4)
     torch.testing.assert_close(doubted, ignored + max(gain, 0.0), atol=1e-2, rtol=0)
 
