@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow check format bench results battery swiss-roll clean
+.PHONY: help demo test test-slow check format bench results battery swiss-roll biased-pairs clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ battery: $(VENV)/installed  ## Two hundred awkward problems against two yardstic
 
 swiss-roll: $(VENV)/installed  ## The paper's Swiss-roll study: results/swiss-roll/report.html (hours on two cores; goes on where it was stopped)
 	$(BIN)/fewpairs reproduce swiss-roll
+
+biased-pairs: $(VENV)/installed  ## Pairs from a corner of the population: results/biased-pairs/report.html (hours on two cores; likewise)
+	$(BIN)/fewpairs reproduce biased-pairs
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache
