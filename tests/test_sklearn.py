@@ -66,8 +66,8 @@ def test_grid_search_passes_wrapped_unpaired_rows_on_whole(monkeypatch) -> None:
     seen = []
     gather = MixtureTranslator._gather
 
-    def spy(self, *arguments):
-        samples = gather(self, *arguments)
+    def spy(self, *arguments, **keywords):
+        samples = gather(self, *arguments, **keywords)
         seen.append(len(samples.source) - len(samples.pairs_x))
         return samples
 
