@@ -343,7 +343,8 @@ class MixtureTranslator(ClosedFormTranslator):
         data = f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
         if math.isnan(self.validation_score_):
             return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
-        settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name != "share")
+        idle = {"share"} if self.bias_["is_biased"] else {"share", "emphasis"}
+        settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name not in idle)
         judges = ""
         if self.bias_["is_biased"]:
             judges = (
