@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from fewpairs.cli import app
 from fewpairs.experiments import biased_pairs_page
-from fewpairs.experiments.biased_pairs import CORRECTIONS, FULL, TINY, Fit, Plan, SwissRollWorld, run_study
-from fewpairs.experiments.cells import Outcomes, Store
+from fewpairs.experiments.biased_pairs import CORRECTIONS, FULL, TINY, Fit, Plan, SwissRollWorld
+from fewpairs.experiments.cells import Outcomes, Store, run_study
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcome
     folder = tmp_path_factory.mktemp("study")
     result = CliRunner().invoke(app, ["reproduce", "biased-pairs", "--tiny", "--jobs", "1", "--folder", str(folder)])
     assert result.exit_code == 0, result.output
-    return folder, *run_study(folder, TINY, n_jobs=1)  # everything is there already
+    return folder, Plan(TINY), run_study(Plan(TINY), folder, n_jobs=1)  # everything is there already
 
 
 def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcomes]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 import fewpairs
 from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
@@ -40,6 +41,9 @@ def runs(marks: Path) -> list[int]:
     return sorted(int(line) for line in marks.read_text().split())
 
 
+WHERE = f"torch {torch.__version__}, cpu"
+
+
 def run(numbers: list[int], marks: Path, *, n_jobs: int = 1, **options) -> Outcomes:
     cells = [Square(number, str(marks)) for number in numbers]
     return run_cells(cells, Store(marks.parent / "cells"), n_jobs=n_jobs, **options)
@@ -53,7 +57,9 @@ def test_finished_cells_are_not_run_again(marks: Path) -> None:
         assert outcomes[Square(number, str(marks))] == {
             "square": number**2,
             "rough": number / 3,
+            "made_with": WHERE,
         }  # numbers to the last bit
+    assert second.made_with([Square(3, str(marks))]) == f"fewpairs {fewpairs.__version__}; fits made with {WHERE}"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_cells_of_a_batch_are_run_in_one_go_and_kept_apart(n_jobs: int, marks: P
     outcomes = run_cells(cells, store, n_jobs=n_jobs)
     assert runs(marks) == [1, 2, 2]  # 0 was there already; then 2 and 4, and 1 and 3
     for cell in cells:
-        assert outcomes[cell] == store.read(cell) == {"square": cell.number**2}
+        assert outcomes[cell] == store.read(cell) == {"square": cell.number**2, "made_with": WHERE}
 
 
 def test_the_file_says_what_was_done(marks: Path) -> None:

@@ -54,7 +54,7 @@ class Choice:
 
     Attributes:
         plan: The final plan.
-        finals: The trials in it, and their shares; the model that ignores x has the rest.
+        finals: The trials in it, and their shares; the linear plan and the model that ignores x have the rest.
         linear_share: The share of the linear plan.
         table: Every candidate that was tried, its score and the standard error.
         score, unpaired_gain, x_gain: Each with its standard error.

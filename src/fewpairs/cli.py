@@ -1,6 +1,7 @@
 """The `fewpairs` command. No logic of its own: it calls public names and prints what they return."""
 
 import signal
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -80,7 +81,7 @@ def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str,
     """Runs a study of `experiments` and writes its page."""
     import torch
 
-    from fewpairs.experiments.cells import n_cores
+    from fewpairs.experiments.cells import n_cores, run_study
 
     study, page = (import_module(f"fewpairs.experiments.{room}") for room in (name, f"{name}_page"))
     folder = folder or Path("results") / name.replace("_", "-")
@@ -90,15 +91,15 @@ def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str,
         raise typer.BadParameter(f"--device is cpu or cuda, but {device!r} came.")
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("--device cuda was asked for, but torch sees no CUDA device here. Use --device cpu.")
-    console = Console(stderr=True, highlight=False)
+    tell = partial(Console(stderr=True, highlight=False).print, soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
-    scale = study.TINY if tiny else study.FAST if fast else study.FULL
+    plan = study.Plan(study.TINY if tiny else study.FAST if fast else study.FULL)
     try:
-        plan, outcomes = study.run_study(folder, scale, n_jobs=jobs or n_cores(), device=device, tell=console.print)
+        outcomes = run_study(plan, folder, n_jobs=jobs or n_cores(), device=device, tell=tell)
     except KeyboardInterrupt:
-        console.print("Stopped. What has finished is kept: the same command goes on from there.")
+        tell("Stopped. What has finished is kept: the same command goes on from there.")
         raise typer.Exit(130) from None
-    console.print(f"The page: {page.write_page(folder, plan, outcomes)}")
+    tell(f"The page: {page.write_page(folder, plan, outcomes)}")
     if outcomes.failures:
-        console.print(f"{len(outcomes.failures)} cells failed; the page lists them.")
+        tell(f"{len(outcomes.failures)} cells failed; the page lists them.")
         raise typer.Exit(1)

@@ -7,9 +7,7 @@ Tables, figures and the page are made in `biased_pairs_page`.
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +16,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from fewpairs import metrics
 from fewpairs.datasets import SwissRoll
 from fewpairs.estimators import MixtureTranslator
-from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
+from fewpairs.experiments.cells import Cell, Store
 from fewpairs.ratios import estimate_density_ratio
 from fewpairs.real_data import load_sea_climate
 
@@ -33,7 +31,6 @@ __all__ = [
     "Correction",
     "Fit",
     "Plan",
-    "run_study",
 ]
 
 OBJECTIVES = ("marginal", "supervised", "inverse_eot")
@@ -46,8 +43,8 @@ class World(Protocol):
 
     column: int
 
-    def population(self, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of the whole population, to judge by."""
+    def population(self, n_rows: int, *, to_judge: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of the whole population: some to judge by, or others, from which true ratios of y are read."""
         ...
 
     def draw(self, strength: float, n_pairs: int, n_unpaired: int, seed: int) -> dict[str, np.ndarray]:
@@ -60,8 +57,8 @@ class SwissRollWorld:
 
     column = 0
 
-    def population(self, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        return SwissRoll().draw_pairs(n_rows, seed=1_000_000)
+    def population(self, n_rows: int, *, to_judge: bool) -> tuple[np.ndarray, np.ndarray]:
+        return SwissRoll().draw_pairs(n_rows, seed=1_000_000 + (not to_judge))
 
     def draw(self, strength: float, n_pairs: int, n_unpaired: int, seed: int) -> dict[str, np.ndarray]:
         problem = SwissRoll()
@@ -81,9 +78,9 @@ class SeaWorld:
 
     column = 1  # air temperature
 
-    def population(self, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def population(self, n_rows: int, *, to_judge: bool) -> tuple[np.ndarray, np.ndarray]:
         x, y, is_test = self._cells()
-        return x[is_test][:n_rows], y[is_test][:n_rows]
+        return x[is_test == to_judge][:n_rows], y[is_test == to_judge][:n_rows]
 
     def draw(self, strength: float, n_pairs: int, n_unpaired: int, seed: int) -> dict[str, np.ndarray]:
         x, y, is_test = self._cells()
@@ -169,7 +166,7 @@ class Draw(Cell):
 
 @dataclass(frozen=True)
 class Truth(Cell):
-    """Fresh pairs of the whole population."""
+    """Fresh pairs of the whole population: some to judge by, and others for the true ratios of y."""
 
     world: str
     n_test: int
@@ -180,11 +177,12 @@ class Truth(Cell):
 
     @property
     def effort(self) -> float:
-        return 0.003 * self.n_test
+        return 0.006 * self.n_test
 
     def run(self, store: Store, device: str) -> dict[str, Any]:
-        x, y = WORLDS[self.world]().population(self.n_test)
-        return {"x": x.tolist(), "y": y.tolist()}
+        world = WORLDS[self.world]()
+        (x, y), (others_x, others_y) = (world.population(self.n_test, to_judge=is_judge) for is_judge in (True, False))
+        return {"x": x.tolist(), "y": y.tolist(), "others_x": others_x.tolist(), "others_y": others_y.tolist()}
 
 
 @dataclass(frozen=True)
@@ -207,9 +205,7 @@ class Fit(Cell):
         return {"marginal": 60.0, "supervised": 20.0, "inverse_eot": 40.0}[self.objective]
 
     def run(self, store: Store, device: str) -> dict[str, Any]:
-        data, truth = (
-            {name: np.asarray(part) for name, part in store.need(cell).items()} for cell in (self.draw, self.truth)
-        )
+        data, truth = ({name: np.asarray(part) for name, part in store.need(cell).items()} for cell in self.needs)
         settings: dict[str, Any] = {"objective": self.objective, **dict(self.settings)}
         settings |= {"pairs_are": self.correction.pairs_are, "emphasis": self.correction.emphasis}
         model = MixtureTranslator(random_state=self.draw.seed, device=device, verbose=False, **settings)
@@ -234,7 +230,8 @@ class Fit(Cell):
         if is_true and correction.pairs_are == "biased":
             weights["relevance"] = population_over_pairs(data["X"])
         if correction.sides and is_true:
-            neighbours = KNeighborsRegressor(N_NEIGHBOURS).fit(truth["y"], 1 / population_over_pairs(truth["x"]))
+            ratio = 1 / population_over_pairs(truth["others_x"])
+            neighbours = KNeighborsRegressor(N_NEIGHBOURS).fit(truth["others_y"], ratio)
             weights["X_unpaired_weight"] = 1 / population_over_pairs(data["X_unpaired"])
             weights["Y_unpaired_weight"] = neighbours.predict(data["Y_unpaired"])
         elif correction.sides:
@@ -298,16 +295,3 @@ class Plan:
             Fit(Draw(world, strength, n_pairs, n_unpaired, seed), truth, objective, correction, self.scale.settings)
             for seed in range(n_seeds)
         ]
-
-
-def run_study(
-    folder: Path,
-    scale: Scale = FULL,
-    *,
-    n_jobs: int,
-    device: str = "cpu",
-    tell: Callable[[str], None] = lambda text: None,
-) -> tuple[Plan, Outcomes]:
-    """Runs all cells that have no file yet."""
-    plan, store = Plan(scale), Store(folder / "cells" / scale.name)
-    return plan, run_cells(plan.fits(), store, n_jobs=n_jobs, device=device, tell=tell)

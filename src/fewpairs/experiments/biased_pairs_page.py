@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import fewpairs
 from fewpairs.experiments.biased_pairs import AS_SHIPPED, CORRECTIONS, NONE, OBJECTIVES, Correction, Plan
 from fewpairs.experiments.cells import Outcomes
 from fewpairs.experiments.comparisons import mean_and_spread, tied_for_best
@@ -50,7 +48,7 @@ class _Numbers:
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
-    made = f"fewpairs {fewpairs.__version__}, torch {torch.__version__}"
+    made = outcomes.made_with(plan.fits())
     page = Page("Pairs from a corner of the population", made)
     if scale.name != "full":
         page.say(f"A {scale.name} run, to see that everything works. Its figures are not the study's.")
@@ -174,6 +172,6 @@ HOW_MEASURED = (
     "exp(−strength · z), z a standardised column of x: the first of the roll, January's air temperature at sea. Weighted "
     "validation: held-out pairs count by population over pairs, in early stopping, choice and mixing. Weighted pairs: so they do "
     "in training. “Biased, as told”: held-out pairs do, and the choice is free whether they do in training. The two-sided form "
-    "weighs unpaired x's and y's by pairs over population; the printed formula by the inverse. True ratios of y: of fresh "
-    "pairs nearby. Without bias true ratios are one, and left out."
+    "weighs unpaired x's and y's by pairs over population; the printed formula by the inverse. True ratios of y: of "
+    "other fresh pairs nearby, which do not judge. Without bias true ratios are one, and left out."
 )

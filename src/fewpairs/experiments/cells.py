@@ -28,7 +28,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 import fewpairs
 from fewpairs.files import write_atomically
 
-__all__ = ["Cell", "Outcomes", "Store", "n_cores", "run_cells"]
+__all__ = ["Cell", "Outcomes", "Store", "n_cores", "run_cells", "run_study"]
 
 Outcome = dict[str, Any]
 Done = tuple[list["Cell"], list[Outcome] | None, str]  # cells, what they found, and if nothing, what went wrong
@@ -134,6 +134,11 @@ class Outcomes:
     def __contains__(self, cell: Cell) -> bool:
         return cell.key in self.of_key
 
+    def made_with(self, cells: Sequence[Cell]) -> str:
+        """The version of fewpairs, and where the cells were run, which need not be where their page is made."""
+        found = {self[cell].get("made_with", "what is not recorded") for cell in cells if cell in self}
+        return f"fewpairs {fewpairs.__version__}; fits made with {' and '.join(sorted(found)) or 'nothing'}"
+
 
 def run_cells(
     cells: Sequence[Cell],
@@ -182,6 +187,11 @@ def run_cells(
     return outcomes
 
 
+def run_study(plan: Any, folder: Path, **options: Any) -> Outcomes:
+    """Runs all fits of a study's plan that have no file in the folder yet; options are those of `run_cells`."""
+    return run_cells(plan.fits(), Store(folder / "cells" / plan.scale.name), **options)
+
+
 def _batches(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Cells that are done in one go; those that take longest first."""
     groups: dict[str, list[Cell]] = {}
@@ -225,7 +235,8 @@ def _begin_worker() -> None:
 
 
 def _run_batch(cells: list[Cell], store: Store, device: str) -> list[Outcome]:
-    outcomes = cells[0].run_batch(cells, store, device)
+    where = f"torch {torch.__version__}, {torch.cuda.get_device_name() if device == 'cuda' else device}"
+    outcomes = [{**outcome, "made_with": where} for outcome in cells[0].run_batch(cells, store, device)]
     for cell, outcome in zip(cells, outcomes, strict=True):
         store.write(cell, outcome)
     return outcomes

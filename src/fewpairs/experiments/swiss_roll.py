@@ -4,16 +4,13 @@ Every fit is one cell (`swiss_roll_cells`): a method, a number of rows of each k
 figures and the page are made in `swiss_roll_page`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fewpairs.experiments.cells import Outcomes, Store, run_cells
 from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS
 
-__all__ = ["FAST", "FULL", "OURS", "TINY", "Plan", "Scale", "run_study"]
+__all__ = ["FAST", "FULL", "OURS", "TINY", "Plan", "Scale"]
 
 OURS = "fewpairs default"
 
@@ -244,16 +241,3 @@ class Plan:
             tuple(sorted((settings or {}).items())),
             **keeps,
         )
-
-
-def run_study(
-    folder: Path,
-    scale: Scale = FULL,
-    *,
-    n_jobs: int,
-    device: str = "cpu",
-    tell: Callable[[str], None] = lambda text: None,
-) -> tuple[Plan, Outcomes]:
-    """Runs all cells that have no file yet."""
-    plan, store = Plan(scale), Store(folder / "cells" / scale.name)
-    return plan, run_cells(plan.fits(), store, n_jobs=n_jobs, device=device, tell=tell)

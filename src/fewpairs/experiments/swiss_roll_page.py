@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import fewpairs
 from fewpairs.experiments.cells import Outcomes
 from fewpairs.experiments.comparisons import is_behind, mean_and_spread, tied_for_best
 from fewpairs.experiments.swiss_roll import OURS, Plan
@@ -91,7 +89,7 @@ Rows = Mapping[str, list[dict[str, Any]]]  # what the fits of each method found,
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     scale = plan.scale
-    made = f"fewpairs {fewpairs.__version__}, torch {torch.__version__}"
+    made = outcomes.made_with(plan.fits())
     page = Page("Gaussian → Swiss roll: p(y|x) from a few pairs", made)
     tables: list[dict[str, Any]] = []
     mains = {
