@@ -155,15 +155,16 @@ def test_crossfit_passes_over_a_look_that_broke() -> None:
 
 
 def test_trust_is_the_posterior_of_two_models() -> None:
-    """Even odds before; after the held-out pairs, the odds are the ratio of their likelihoods. Computed with plain numbers."""
+    """The odds before, times the ratio of the held-out pairs' likelihoods, are the odds after. Computed with plain numbers."""
     maker = make_maker()
     maker.weight = torch.ones(60).double()
     scores, ignored = 0.1 * draw(60), 0.1 * draw(60, seed=1)
     trust, doubted = choice._doubt(scores, ignored, maker)
-    ours, theirs = float(scores.sum().exp()), float(ignored.sum().exp())
+    before = math.exp(choice.LOG_ODDS)
+    ours, theirs = before * float(scores.sum().exp()), float(ignored.sum().exp())
     assert trust == pytest.approx(ours / (ours + theirs), rel=1e-9)
     others = maker.folds.pairs != 0
-    ours, theirs = float(scores[others].sum().exp()), float(ignored[others].sum().exp())
+    ours, theirs = before * float(scores[others].sum().exp()), float(ignored[others].sum().exp())
     share = ours / (ours + theirs)
     expected = (share * scores[~others].exp() + (1 - share) * ignored[~others].exp()).log()
     torch.testing.assert_close(doubted[~others], expected, atol=1e-12, rtol=0)
@@ -185,6 +186,18 @@ def test_weights_add_up_to_what_they_are_worth() -> None:
     torch.testing.assert_close(maker.weight / maker.weight.sum(), weight / weight.sum())
     alike = replace(maker, samples=replace(maker.samples, pairs_weight=torch.full_like(weight, 2.0)))
     torch.testing.assert_close(alike.weight, torch.ones(60).double())  # equal weights are as good as none
+
+
+def test_choosing_tempers_relevance_and_telling_does_not() -> None:
+    maker = make_maker()
+    relevance = torch.exp(2 * draw(60))
+    weight = maker.samples.pairs_weight.double() * relevance
+    biased = replace(maker, samples=replace(maker.samples, relevance=relevance))
+    torch.testing.assert_close(biased.weight_to_tell / biased.weight_to_tell.sum(), weight / weight.sum())
+    scores = draw(60, seed=1)
+    assert biased.mean(scores, to_tell=True)[0] == pytest.approx(float((weight * scores).sum() / weight.sum()))
+    assert float(biased.weight.sum()) > 2 * float(biased.weight_to_tell.sum())
+    assert biased.mean(scores)[0] != pytest.approx(biased.mean(scores, to_tell=True)[0])
 
 
 def test_mean_and_standard_error_are_weighted() -> None:

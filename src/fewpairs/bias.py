@@ -14,11 +14,12 @@ import numpy as np
 from fewpairs.checks import warn_user
 from fewpairs.ratios import compare_samples, estimate_density_ratio
 
-__all__ = ["Bias", "look_for_bias"]
+__all__ = ["Bias", "look_for_bias", "temper"]
 
 LEVEL = 0.01  # a p-value below it is taken as bias
 LEAST_ROWS = 10  # of pairs and of unpaired x's: fewer cannot tell
 LEAST_EFFECTIVE = 0.1  # below this part of the pairs, they hardly overlap with the population
+LEAST_TO_CHOOSE = 0.8  # a choice is made by as many effective pairs as this part of them
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,27 @@ class Bias:
             "effective_sample_size": self.effective_sample_size,
             "n_clipped": self.n_clipped,
         }
+
+
+def temper(relevance: np.ndarray) -> np.ndarray:
+    """Relevance for choosing: its largest power, up to one, by which the pairs still count like most of them.
+
+    What is told about a model takes the full relevance, which has no bias. But a choice between models by a quarter of the
+    pairs is a lottery: where the pairs' corner was small, its noise cost more than the bias it removed.
+    """
+    relevance = relevance / relevance.max()
+
+    def effective_part(power: float) -> float:
+        weight = relevance**power
+        return float(weight.sum() ** 2 / (weight**2).sum() / len(weight))
+
+    low, high = 0.0, 1.0
+    if effective_part(high) >= LEAST_TO_CHOOSE:
+        return relevance
+    for _ in range(30):
+        power = (low + high) / 2
+        low, high = (power, high) if effective_part(power) >= LEAST_TO_CHOOSE else (low, power)
+    return relevance**low
 
 
 def look_for_bias(

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -43,6 +44,9 @@ SEARCH_PART = 0.3  # the steps of a short trial, as a part of a full one …
 SEARCH_HASTE = 1.5  # … and how much longer each of them is
 TIE = 0.25  # standard errors: candidates nearer than this are tied, and the smoother one is taken
 IGNORE_X_PAIRS = 2.0  # the model that ignores x gets the share of this many pairs beforehand: it bounds every loss
+LOG_ODDS = (
+    -2.0
+)  # beforehand, of a search's winner against ignoring x: of dozens of candidates, one is lucky on a handful of pairs
 RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
 LEAST_STEPS = 100  # a rival that ran out of time before has not been given a chance
 LEAST_SHARE = 0.03  # a final trial with less than this is left out of the mixture
@@ -178,9 +182,10 @@ class _Search:
         return False
 
     def winners(self, n_shapes: int) -> list[Candidate]:
-        """The best candidate of each of the best shapes, and smoother ones next to the very best.
+        """The best candidate of each of the best shapes; next to the very best, smoother ones and its twin with another emphasis.
 
-        Short trials flatter rough candidates: they have no time to overfit. Full ones will tell.
+        Short trials flatter rough candidates: they have no time to overfit. And whether to lean on the few pairs that are
+        relevant is hard to say beforehand: the final mixture may do both.
         """
         winners: list[Candidate] = []
         left = self._mine()
@@ -196,7 +201,10 @@ class _Search:
             for rung in self._next_rungs(winners[0], knob)[-1:]
             if rung > getattr(winners[0], knob)
         ]
-        return [*winners, *smoother]
+        emphasised = [
+            replace(winners[0], emphasis=rung) for rung in self.wishes["emphasis"] if rung != winners[0].emphasis
+        ]
+        return [*winners, *smoother, *emphasised]
 
     def _mine(self) -> list[Trial]:
         return _of_kind(self.trials, self.objective)
@@ -246,7 +254,7 @@ class _Search:
             yield from (replace(together, **{knob: rung}) for rung in self._next_rungs(together, knob))
         if len(self.wishes["adversarial"]) > 1 and self.objective == "marginal":
             yield replace(together, adversarial=self.wishes["adversarial"][1])
-        yield from (replace(together, emphasis=rung) for rung in self.wishes.get("emphasis", ()))
+        yield from (replace(together, emphasis=rung) for rung in self.wishes["emphasis"])
 
 
 def _of_kind(trials: Sequence[Trial], objective: str) -> list[Trial]:
@@ -301,12 +309,13 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
 
     # What ignores x was not searched for, and is not flattered.
     too_good = (1 - float(shares[-1])) * _flattery(_of_kind(trials, kinds[0]), maker)
-    (of_ours, error), x_gain, unpaired_gain = maker.mean(ours), maker.mean(ours - ignored), (0.0, 0.0)
+    tell = partial(maker.mean, to_tell=True)
+    (of_ours, error), x_gain, unpaired_gain = tell(ours), tell(ours - ignored), (0.0, 0.0)
     if len(kinds) > 1:
         rivals = [trial for trial in _of_kind(finals, "supervised") if _is_trained(trial)]
         unpaired_gain = math.nan, math.nan
         if rivals:
-            unpaired_gain = maker.mean(ours - score(rivals)[1])
+            unpaired_gain = tell(ours - score(rivals)[1])
 
     members, weights, linear_share = [ignore_x], [float(shares[-1])], float(shares[len(mixed) : -1].sum())
     if linear and linear_share > 0:
@@ -371,7 +380,7 @@ def _crossfit(of_models: Sequence[Tensor], ignored: Tensor, maker: Maker) -> Ten
 def _doubt(scores: Tensor, ignored: Tensor, maker: Maker) -> tuple[float, Tensor]:
     """How far to trust a mixture against the model that ignores x, and its scores with that much doubt in them.
 
-    The trust is how probable the held-out pairs make the mixture, with even odds beforehand; that in a pair's score comes
+    The trust is how probable the held-out pairs make the mixture, with `LOG_ODDS` beforehand; that in a pair's score comes
     from the other folds. A handful of pairs leaves doubt, however lucky they were; more of them hardly any, either way.
     (By how much the search flattered its winner is known too badly to be held against it: from 16 pairs it cost 1.3 nats.)
     """
@@ -379,9 +388,9 @@ def _doubt(scores: Tensor, ignored: Tensor, maker: Maker) -> tuple[float, Tensor
     evidence = maker.weight * (scores - ignored)
     for number in range(maker.folds.n_folds):
         here, others = fold == number, (fold >= 0) & (fold != number)
-        odds = evidence[others].sum()
+        odds = LOG_ODDS + evidence[others].sum()
         doubted[here] = torch.logaddexp(scores[here] + logsigmoid(odds), ignored[here] + logsigmoid(-odds))
-    return float(evidence[fold >= 0].sum().sigmoid()), doubted
+    return float((LOG_ODDS + evidence[fold >= 0].sum()).sigmoid()), doubted
 
 
 def _flattery(trials: Sequence[Trial], maker: Maker) -> float:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fewpairs import objectives
+from fewpairs.bias import temper
 from fewpairs.costs import SlopeCost
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
@@ -131,18 +132,17 @@ class Maker(ABC):
         self._seed = int(self.random.randint(2**31))
         unpaired = torch.Generator(self.generator.device).manual_seed(self._seed)
         self.dealer = Dealer(self.samples, self.settings, unpaired)
-        relevance = self.samples.relevance.cpu().double()
-        weight = self.samples.pairs_weight.cpu().double() * relevance
-        # What held-out pairs count: unequal weights add up to as many pairs as they are worth as evidence, less what they say
-        # nothing about.
-        self.weight = relevance.mean() * weight * weight.sum() / (weight**2).sum()
+        relevance, weight = self.samples.relevance.cpu().double(), self.samples.pairs_weight.cpu().double()
+        # What held-out pairs count, less the part of the population they say nothing about.
+        self.weight_to_tell = relevance.mean() * _evidence(weight * relevance)
+        self.weight = relevance.mean() * _evidence(weight * torch.from_numpy(temper(relevance.numpy())))
         self._seeds = self.random.randint(2**31, size=self.folds.n_folds)
 
-    def mean(self, scores: Tensor) -> tuple[float, float]:
+    def mean(self, scores: Tensor, *, to_tell: bool = False) -> tuple[float, float]:
         """The weighted mean over the pairs that were held out (the others are NaN), and its standard error; NaN where they are
-        too few to tell one."""
+        too few to tell one. Weights are those to choose by, or those of what the user is told."""
         is_held_out = ~torch.isnan(scores)
-        kept, share = scores[is_held_out], self.weight[is_held_out]
+        kept, share = scores[is_held_out], (self.weight_to_tell if to_tell else self.weight)[is_held_out]
         if len(kept) == 0:
             return math.nan, math.nan
         share = share / share.sum()
@@ -374,3 +374,8 @@ class MixtureMaker(Maker):
 
 def _objective(candidate: Candidate) -> Callable[..., Tensor]:
     return getattr(objectives, candidate.objective)
+
+
+def _evidence(weight: Tensor) -> Tensor:
+    """Weights at the scale where they add up to as many pairs as they are worth: their effective sample size."""
+    return weight * weight.sum() / (weight**2).sum()
