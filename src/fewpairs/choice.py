@@ -92,8 +92,7 @@ def choose(maker: Maker, wishes: Wishes, objective: str) -> Choice:
     for number, kind in enumerate(kinds):
         if kind == "supervised" and number > 0 and not has_folds:
             break  # nothing is held out: there is nothing to compare with
-        limits = wishes if kind == "marginal" else {**wishes, "unpaired_weight": (0.0,)}
-        search = _Search(maker, limits, kind, trials, n_rounds)
+        search = _Search(maker, maker.limits(wishes, kind), kind, trials, n_rounds)
         is_interrupted = search.run(0.5 * number / len(kinds), 0.5 / len(kinds), 0.3 if number == 0 else 0.15)
         finals += search.winners(2)
         if is_interrupted:
@@ -111,7 +110,7 @@ def choose_together(makers: Sequence[Maker], wishes: Wishes, objective: str) -> 
     """Trains the only candidate there is for several data sets at once, each with its own maker."""
     if any(len(values) > 1 for values in wishes.values()) or any((maker.folds.pairs >= 0).any() for maker in makers):
         raise ValueError("Fits can be made together if they leave nothing to choose: give every knob, and n_folds=1.")
-    limits = wishes if objective == "marginal" else {**wishes, "unpaired_weight": (0.0,)}
+    limits = makers[0].limits(wishes, objective)
     candidate = Candidate(objective, **{knob: values[0] for knob, values in limits.items()})
     members = iter([maker.members(candidate, 1) for maker in makers])
     trials = makers[0].run(
@@ -246,7 +245,7 @@ class _Search:
             by_rung: dict[Any, list[float]] = {}
             for trial in mine:
                 n_same = sum(getattr(trial.candidate, name) == getattr(best, name) for name in others)
-                if n_same >= 1:
+                if n_same >= min(len(others), 1):
                     by_rung.setdefault(getattr(trial.candidate, knob), []).append(_mean_of(self.maker)(trial))
             together = replace(together, **{knob: max(by_rung, key=lambda rung: max(by_rung[rung]))})
         yield together
@@ -286,7 +285,8 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
     is_held_out = maker.folds.pairs >= 0
     if not is_held_out.any():
         nothing = (math.nan, math.nan)
-        plan = maker.ensemble([plan.double() for plan in finals[0].plans()], torch.ones(1, dtype=torch.float64))
+        members = [plan.double() for plan in finals[0].plans()]
+        plan = maker.ensemble(members, torch.full((len(members),), 1 / len(members), dtype=torch.float64))
         return Choice(plan, [(finals[0], 1.0)], 0.0, [], nothing, nothing, nothing, ended)
     ignore_x, ignored = maker.ignore_x()
     # Without unpaired rows is μ = 0, a candidate like any other; next to the paper's loss it is a yardstick and no more.

@@ -8,7 +8,7 @@ import math
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -116,6 +116,7 @@ class Maker(ABC):
 
     Attributes:
         ladders: The knobs whose rungs the search climbs.
+        adversarial_rows: The x's of a step at which the direction that changes p(y|x) most is looked for.
     """
 
     samples: Samples
@@ -127,6 +128,7 @@ class Maker(ABC):
     on_step: Callable[[str, float], None]
 
     ladders: ClassVar[tuple[str, ...]]
+    adversarial_rows: ClassVar[int] = 64  # that is most of the cost of a step
 
     def __post_init__(self) -> None:
         self._seed = int(self.random.randint(2**31))
@@ -153,6 +155,14 @@ class Maker(ABC):
     @abstractmethod
     def begin(self) -> dict[str, Any]:
         """Where the search begins: a value for each knob."""
+
+    def limits(self, wishes: Mapping[str, tuple[Any, ...]], objective: str) -> dict[str, tuple[Any, ...]]:
+        """The wishes as far as they make sense for an objective: only "marginal" has a weight of the unpaired rows."""
+        return dict(wishes) if objective == "marginal" else {**wishes, "unpaired_weight": (0.0,)}
+
+    def objective(self, candidate: Candidate) -> Callable[..., Tensor]:
+        """What its members minimise."""
+        return getattr(objectives, candidate.objective)
 
     @abstractmethod
     def members(self, candidate: Candidate, n_folds: int) -> list[Any]:
@@ -216,7 +226,7 @@ class Maker(ABC):
                 population,
                 self.samples,
                 folds,
-                _objective(group[0]),
+                self.objective(group[0]),
                 settings=settings,
                 smoothing=self._smoothing(group, folds.n_folds),
                 traits=self._traits(group, folds.n_folds),
@@ -247,7 +257,8 @@ class Maker(ABC):
     def _smoothing(self, group: Sequence[Candidate], n_folds: int) -> Smoothing:
         noise = self._each(group, n_folds, "smoothing")
         if group[0].adversarial > 0:
-            return AdversarialSmoothing(noise, radius=self._each(group, n_folds, "adversarial"))
+            radius = self._each(group, n_folds, "adversarial")
+            return AdversarialSmoothing(noise, radius=radius, n_rows=self.adversarial_rows)
         return NoiseSmoothing(noise) if bool((noise > 0).any()) else NoSmoothing()
 
 
@@ -370,10 +381,6 @@ class MixtureMaker(Maker):
             potential = self.starts(candidate.covariance)[fold].potential(candidate.variance_floor)
             plans.append(MixturePlan(cost, potential).to(self.samples.source.dtype))
         return plans
-
-
-def _objective(candidate: Candidate) -> Callable[..., Tensor]:
-    return getattr(objectives, candidate.objective)
 
 
 def _evidence(weight: Tensor) -> Tensor:

@@ -17,8 +17,6 @@ from fewpairs.populations import Population
 
 __all__ = ["AdversarialSmoothing", "NoSmoothing", "NoiseSmoothing", "Smoothing"]
 
-N_ROWS = 64  # x's of a minibatch at which the worst direction is looked for: that is most of the cost of a step
-
 
 class Smoothing(Protocol):
     def smooth(self, samples: Samples, n_folds: int, generator: torch.Generator | None = None) -> Samples:
@@ -83,13 +81,15 @@ class AdversarialSmoothing(NoiseSmoothing):
         n_copies, most_rows: See `NoiseSmoothing`.
         radius: The length of r, as a part of √dim_x; one number, or one for each member.
         weight: The weight of the penalty.
+        n_rows: The x's of a minibatch at which r is looked for.
     """
 
     radius: float | Tensor = 0.15
     weight: float = 1.0
+    n_rows: int = 64
 
     def penalty(self, population: Population, samples: Samples, generator: torch.Generator | None = None) -> Tensor:
-        x, x_weight, y = samples.source[:, :N_ROWS], samples.source_weight[:, :N_ROWS], samples.target
+        x, x_weight, y = samples.source[:, : self.n_rows], samples.source_weight[:, : self.n_rows], samples.target
         with torch.no_grad():
             log_base = population(_log_base, x, y, x_weight, samples.target_weight).unsqueeze(1)
             log_w = (log_base - population(_cost_between, x, y)).log_softmax(-1)

@@ -1,0 +1,95 @@
+"""Class makers: candidates become trained classifiers, by the same search and training as continuous plans."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, decisive_marginal
+from fewpairs.data import Samples
+from fewpairs.folds import Folds
+from fewpairs.makers import Candidate, Maker
+
+__all__ = ["ClassMaker", "Silent", "cut_by_class"]
+
+
+@dataclass(kw_only=True)
+class ClassMaker(Maker):
+    """Makes class plans.
+
+    Attributes:
+        make_network: hidden widths → a network with fresh random weights.
+        log_prior: log of the share of each class, (K,).
+        decisiveness: See `decisive_marginal`.
+        first: Where the search begins.
+    """
+
+    make_network: Callable[[tuple[int, ...]], nn.Module]
+    log_prior: Tensor
+    decisiveness: float
+    first: dict[str, Any]
+
+    ladders = ("adversarial",)
+    adversarial_rows = 256  # a class is one number of a few: directions are cheap, and more of them helped
+
+    def begin(self) -> dict[str, Any]:
+        return self.first
+
+    def limits(self, wishes: Mapping[str, tuple[Any, ...]], objective: str) -> dict[str, tuple[Any, ...]]:
+        """Without unlabelled rows there is no direction to look for at them either."""
+        limits = super().limits(wishes, objective)
+        return {**limits, "adversarial": (0.0,)} if objective == "supervised" else limits
+
+    def objective(self, candidate: Candidate) -> Callable[..., Tensor]:
+        if candidate.objective == "marginal":
+            return partial(decisive_marginal, decisiveness=self.decisiveness)
+        return super().objective(candidate)
+
+    def members(self, candidate: Candidate, n_folds: int) -> list[ClassPlan]:
+        plans = []
+        for fold in range(n_folds):
+            with torch.random.fork_rng(devices=[]):  # networks draw their first weights from torch's global generator
+                torch.manual_seed(int(self._seeds[fold]))
+                network = self.make_network(candidate.hidden)
+            plans.append(ClassPlan(ClassCost(network), ClassPotential(self.log_prior)).to(self.samples.source.dtype))
+        return plans
+
+    def ignore_x(self) -> tuple[ClassPlan, Tensor]:
+        """The prior, whatever x is."""
+        plan = ClassPlan(ClassCost(Silent(len(self.log_prior))), ClassPotential(self.log_prior)).double()
+        scores = self.log_prior.double()[self.samples.pairs_y.cpu().long().squeeze(-1)]
+        return plan, torch.where(self.folds.pairs >= 0, scores, math.nan)
+
+    def ensemble(self, members: list[ClassPlan], shares: Tensor) -> ClassEnsemble:
+        return ClassEnsemble(members, shares)
+
+
+class Silent(nn.Module):
+    """Zero for every class."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.new_zeros((len(x), self.n_classes))
+
+
+def cut_by_class(samples: Samples, n_folds: int, random: np.random.RandomState) -> Folds:
+    """Folds in which every class is spread evenly; the only row of a class is held out from nobody."""
+    labels = samples.pairs_y.cpu().long().squeeze(-1).numpy()
+    pairs, next_fold = np.full(len(labels), -1), 0
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        if len(rows) > 1:
+            pairs[rows] = (next_fold + np.arange(len(rows))) % n_folds
+            next_fold += len(rows)
+    source = np.full(len(samples.source), -1)
+    source[: len(pairs)] = pairs  # its own x is no unlabelled row to the member that it judges
+    target = torch.full((len(samples.target),), -1)
+    return Folds(n_folds, torch.from_numpy(pairs), torch.from_numpy(source), target)

@@ -1,0 +1,117 @@
+"""Networks that take x to one number a class: a perceptron, a small convolutional network, or the user's own.
+
+Each is features of x and a head. With a label embedding the head is the paper's: features beside a learnt vector of the class,
+and one more layer that takes both to a number.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fewpairs.nn import ACTIVATIONS, make_mlp
+
+__all__ = ["make_cnn", "make_mlp_classifier", "refuse_unfit", "reset"]
+
+CNN_FEATURES = 128
+
+
+def make_mlp_classifier(
+    dim_x: int, n_classes: int, *, hidden: Sequence[int], activation: str = "relu", n_embedded: int | None = None
+) -> nn.Module:
+    """Creates a perceptron; with an embedding, its last hidden layer is that of the head.
+
+    Example:
+        >>> make_mlp_classifier(4, 3, hidden=(16, 16), n_embedded=8)(torch.zeros(5, 4)).shape
+        torch.Size([5, 3])
+    """
+    if n_embedded is None:
+        return make_mlp(dim_x, n_classes, hidden=hidden, activation=activation)
+    if len(hidden) < 2:
+        raise ValueError(
+            f"label_embedding needs two hidden layers, one before and one after it joins, but hidden={tuple(hidden)} came."
+        )
+    features = make_mlp(dim_x, hidden[-2], hidden=hidden[:-2], activation=activation)
+    return nn.Sequential(
+        features, ACTIVATIONS[activation](), _EmbeddedHead(hidden[-2], n_classes, n_embedded, hidden[-1])
+    )
+
+
+def make_cnn(image_shape: tuple[int, ...], n_classes: int, *, n_embedded: int | None = None) -> nn.Module:
+    """Creates two convolutions with pooling and a layer of 128, for flattened images of (channels, height, width).
+
+    Example:
+        >>> make_cnn((1, 8, 8), 3)(torch.zeros(5, 64)).shape
+        torch.Size([5, 3])
+    """
+    channels, height, width = image_shape
+    if min(height, width) < 4:
+        raise ValueError(
+            f"A convolutional network halves images twice: they need 4 × 4 pixels at least, but {height} × {width} came. "
+            'Use network="mlp".'
+        )
+    head: nn.Module = nn.Linear(CNN_FEATURES, n_classes)
+    if n_embedded is not None:
+        head = _EmbeddedHead(CNN_FEATURES, n_classes, n_embedded, CNN_FEATURES)
+    return nn.Sequential(
+        nn.Unflatten(-1, image_shape),
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(-3),
+        nn.Linear(64 * (height // 4) * (width // 4), CNN_FEATURES),
+        nn.ReLU(),
+        head,
+    )
+
+
+class _EmbeddedHead(nn.Module):
+    """Features of x beside an embedding of each class, and a layer that takes both to one number."""
+
+    def __init__(self, n_features: int, n_classes: int, n_embedded: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(n_classes, n_embedded))
+        self.layers = make_mlp(n_features + n_embedded, 1, hidden=(width,), activation="relu")
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.embedding)
+
+    def forward(self, features: Tensor) -> Tensor:
+        shape = (len(features), len(self.embedding))
+        both = [features.unsqueeze(1).expand(*shape, -1), self.embedding.unsqueeze(0).expand(*shape, -1)]
+        return self.layers(torch.cat(both, dim=-1)).squeeze(-1)
+
+
+def reset(network: nn.Module) -> nn.Module:
+    """A copy of the network with fresh random weights, where its layers know how to draw some."""
+    network = copy.deepcopy(network)
+    for layer in network.modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()  # type: ignore[operator]
+    return network
+
+
+def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
+    """An error if the user's network cannot be one of a population of classifiers."""
+    for layer in network.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+            raise ValueError(
+                f"network has a {type(layer).__name__}, and networks that are trained together can neither keep statistics of "
+                "batches nor draw at random. Use LayerNorm or GroupNorm, and smoothing= in place of dropout."
+            )
+    parameter = next(network.parameters(), None)
+    if parameter is None:
+        raise ValueError("network has no parameters: there is nothing to learn.")
+    with torch.no_grad():
+        try:
+            came = tuple(network(torch.zeros(2, dim_x, dtype=parameter.dtype, device=parameter.device)).shape)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"
+            ) from error
+    if came != (2, n_classes):
+        raise ValueError(f"network must give one number for each of {n_classes} classes, but 2 rows gave {came}.")

@@ -1,0 +1,511 @@
+"""Classifiers: `SemiSupervisedClassifier` learns p(class|x) from a few labelled rows and many without a label.
+
+The same objective, smoothing, training and choice as for continuous y, with class plans (`classes`) in its place: the
+unlabelled rows say where x is, and the class prior stands for the unpaired y's.
+"""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from fewpairs import checks
+from fewpairs.choice import Choice, choose
+from fewpairs.class_makers import ClassMaker, Silent, cut_by_class
+from fewpairs.class_networks import make_cnn, make_mlp_classifier, refuse_unfit, reset
+from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
+from fewpairs.data import Samples, Scaler
+from fewpairs.faces import as_device
+from fewpairs.files import write_model
+from fewpairs.folds import Folds
+from fewpairs.makers import Clock
+from fewpairs.nn import ACTIVATIONS
+from fewpairs.progress import progress_bar
+from fewpairs.training import Settings
+
+__all__ = ["SemiSupervisedClassifier"]
+
+RADII = (0.1, 0.2, 0.3)  # of the adversarial direction, to choose from
+LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer are all needed to learn from, and would not judge much
+ROWS_AT_ONCE = 2000  # in prediction
+FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
+FITTED = (
+    "candidates_",
+    "chosen_",
+    "ended_",
+    "finals_",
+    "image_shape_",
+    "n_features_in_",
+    "n_labelled_",
+    "n_unlabelled_",
+    "unpaired_gain_",
+    "unpaired_gain_error_",
+    "validation_score_",
+    "validation_score_error_",
+    "x_gain_",
+    "x_gain_error_",
+)
+
+
+class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
+    """Learns p(class|x) from labelled and unlabelled rows.
+
+    Arguments you may want:
+        objective: "marginal", the bounded objective; "supervised" ignores unlabelled rows; "inverse_eot" is the paper's loss.
+        class_prior: How common the classes are: as among the "labelled" rows (each class counted once more), "uniform", or one
+            number for each of `classes_`, in their order.
+        unlabelled: What stands for a missing label in y. None and NaN always do.
+        network: "mlp", "cnn" (for images), or a torch module that takes rows to one number a class and whose layers are drawn
+            afresh for each member. "auto" is "cnn" for images and "mlp" for tables.
+        hidden: The hidden widths of the "mlp".
+        time_budget: The seconds a fit may take.
+        random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
+        verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
+
+    An argument that is chosen from the data, if at least a hundred rows are labelled; with fewer, "auto" is 0.2:
+        adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(class|x) most, and
+            against which it is kept steady.
+
+    Arguments you should not need:
+        unpaired_weight: The weight μ of the class prior under "marginal".
+        decisiveness: The weight of the entropy of p(class|x) at unlabelled rows under "marginal": classes are taken to be
+            set apart by places with few rows. 0 leaves the objective as it is for continuous y.
+        smoothing: The noise added to x in training, in standard deviations.
+        scale: "columns" brings every column of X to mean zero and variance one; "together" all of them with one shift and one
+            factor, as images want it; "none" leaves them. "auto" is "together" for images and "columns" for tables.
+        image_shape: (channels, height, width) of images that come flattened, as rows of a table.
+        label_embedding: Learn an embedding of so many numbers for each class, as the paper does; None is one output a class.
+        activation: Of the "mlp": "silu", "relu", "tanh" or "leaky_relu".
+        n_members: The networks of the ensemble. With a hundred labelled rows or more, each learns from all but its part of
+            them, which judges it.
+        max_steps: The training steps.
+        learning_rate: Adam's step size, at its peak.
+        batch_size: The unlabelled rows in a step.
+        labelled_batch_size: The labelled rows in a step.
+        device: "auto" takes a CUDA device if there is one, or name one.
+
+    Attributes:
+        classes_: The classes, sorted.
+        class_prior_: The shares of them that were used.
+        plan_: The fitted ensemble.
+        validation_score_, validation_score_error_: The mean log-probability of labels by members that have not seen them, and its
+            standard error. NaN if nothing was held out, as are the gains then.
+        unpaired_gain_, unpaired_gain_error_: What the unlabelled rows brought against the same network without them, in nats
+            a label.
+        x_gain_, x_gain_error_: What x brought, against the prior.
+        chosen_, finals_, candidates_, ended_: As in `MixtureTranslator`.
+        n_features_in_, feature_names_in_: The columns of X; of images, their pixels.
+        image_shape_: (channels, height, width), or None for tables.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
+        >>> y[20:] = None
+        >>> model = SemiSupervisedClassifier(max_steps=20, hidden=(8,), random_state=0).fit(X, y)
+        >>> model.predict_proba(X[:3]).shape
+        (3, 2)
+    """
+
+    plan_: ClassEnsemble
+    classes_: np.ndarray
+    class_prior_: np.ndarray
+    x_scaler_: Scaler
+    image_shape_: tuple[int, ...] | None
+
+    _parameter_constraints = {
+        "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
+        "class_prior": [StrOptions({"labelled", "uniform"}), "array-like"],
+        "unlabelled": "no_validation",
+        "network": [StrOptions({"auto", "mlp", "cnn"}), nn.Module],
+        "hidden": ["array-like"],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "verbose": ["boolean"],
+        "adversarial": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "unpaired_weight": [Interval(Real, 0, None, closed="left")],
+        "decisiveness": [Interval(Real, 0, None, closed="left")],
+        "smoothing": [Interval(Real, 0, None, closed="left")],
+        "scale": [StrOptions({"auto", "columns", "together", "none"})],
+        "image_shape": ["array-like", None],
+        "label_embedding": [Interval(Integral, 1, None, closed="left"), None],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "max_steps": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "labelled_batch_size": [Interval(Integral, 1, None, closed="left")],
+        "device": [str],
+    }
+
+    def __init__(
+        self,
+        *,
+        objective: Literal["marginal", "inverse_eot", "supervised"] = "marginal",
+        class_prior: Literal["labelled", "uniform"] | Sequence[float] = "labelled",
+        unlabelled: Any = -1,
+        network: Literal["auto", "mlp", "cnn"] | nn.Module = "auto",
+        hidden: Sequence[int] = (256, 256),
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = True,
+        adversarial: float | Literal["auto"] = "auto",
+        unpaired_weight: float = 1.0,
+        decisiveness: float = 0.3,
+        smoothing: float = 0.0,
+        scale: Literal["auto", "columns", "together", "none"] = "auto",
+        image_shape: Sequence[int] | None = None,
+        label_embedding: int | None = None,
+        activation: Literal["silu", "relu", "tanh", "leaky_relu"] = "relu",
+        n_members: int = 5,
+        max_steps: int = 1000,
+        learning_rate: float = 1e-3,
+        batch_size: int = 256,
+        labelled_batch_size: int = 256,
+        device: str = "auto",
+    ) -> None:
+        self.objective = objective
+        self.class_prior = class_prior
+        self.unlabelled = unlabelled
+        self.network = network
+        self.hidden = hidden
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.verbose = verbose
+        self.adversarial = adversarial
+        self.unpaired_weight = unpaired_weight
+        self.decisiveness = decisiveness
+        self.smoothing = smoothing
+        self.scale = scale
+        self.image_shape = image_shape
+        self.label_embedding = label_embedding
+        self.activation = activation
+        self.n_members = n_members
+        self.max_steps = max_steps
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.labelled_batch_size = labelled_batch_size
+        self.device = device
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_unpaired: Any = None) -> Self:
+        """Learns from labelled and unlabelled rows.
+
+        Arguments:
+            X: The rows: a table (n, columns), or images (n, height, width) or (n, channels, height, width).
+            y: The class of each row, or `unlabelled`, None or NaN.
+            sample_weight: One weight for each row of X.
+            X_unpaired: More rows without a label.
+        """
+        self._validate_params()
+        clock = Clock(self.time_budget, time.perf_counter())
+        before = dict(self.__dict__)
+        try:
+            samples = self._gather(X, y, sample_weight, X_unpaired)
+            with progress_bar(is_on=self.verbose) as on_step:
+                maker = self._maker(samples, clock, on_step)
+                choice = choose(maker, self._wishes(), self._objective())
+            self._keep(choice)
+        except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(class|x), (rows, classes)."""
+        check_is_fitted(self, "plan_")
+        rows = torch.from_numpy(self._check_x(X))
+        with torch.no_grad():
+            parts = [self.plan_.log_probs(self._scaled(some)) for some in rows.split(ROWS_AT_ONCE)]
+        return torch.cat(parts).double().numpy()
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(class|x), (rows, classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        return self.classes_[self.predict_log_proba(X).argmax(1)]
+
+    def summary(self) -> str:
+        """What was learnt, from what, and how far to trust it, in a paragraph."""
+        check_is_fitted(self, "plan_")
+        data = f"Learnt {len(self.classes_)} classes from {self.n_labelled_} labelled and {self.n_unlabelled_} unlabelled rows"
+        if math.isnan(self.validation_score_):
+            return (
+                f"{data}; below {LEAST_TO_HOLD_OUT} labelled rows none is held out, so nothing is known about how good it is. "
+                f"Training {self.ended_}."
+            )
+        gain = f"; the unlabelled rows brought {self.unpaired_gain_:+.3f} ± {self.unpaired_gain_error_:.3f}"
+        return (
+            f"{data}. Held-out log-probability {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats a label. x "
+            f"brought {self.x_gain_:+.3f} ± {self.x_gain_error_:.3f} against the prior{gain if self.n_unlabelled_ else ''}. The "
+            f"largest share, {self.chosen_['share']:.0%}, has objective {self.chosen_['objective']}, adversarial "
+            f"{self.chosen_['adversarial']}. Training {self.ended_}."
+        )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
+        check_is_fitted(self, "plan_")
+        settings = self.get_params()
+        if not isinstance(self.random_state, Integral | None):
+            settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
+        if isinstance(self.network, nn.Module):
+            settings["network"] = None  # code is not saved: `load` is handed the module again
+        fitted = {name: getattr(self, name) for name in FITTED}
+        fitted["feature_names_in_"] = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
+        fitted["classes_"], fitted["label_type"] = self.classes_.tolist(), self.classes_.dtype.str
+        fitted["is_silent"] = [not any(True for _ in plan.cost.parameters()) for plan in self.plan_.members]
+        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
+        tensors |= {"x_scaler_.loc": self.x_scaler_.loc, "x_scaler_.scale": self.x_scaler_.scale}
+        tensors["class_prior_"] = torch.from_numpy(self.class_prior_)
+        write_model(path, tensors, {"estimator": type(self).__name__, "settings": settings, "fitted": fitted})
+
+    @classmethod
+    def _from_file(
+        cls,
+        tensors: dict[str, Tensor],
+        settings: dict[str, Any],
+        fitted: dict[str, Any],
+        network: nn.Module | None = None,
+    ) -> Self:
+        if settings["network"] is None:
+            if network is None:
+                raise ValueError(
+                    "This classifier has a network of your own, and files hold no code: pass the module, load(path, network=…)."
+                )
+            settings["network"] = network
+        model = cls(**settings)
+        feature_names, is_silent = fitted.pop("feature_names_in_"), fitted.pop("is_silent")
+        if feature_names is not None:
+            model.feature_names_in_ = np.array(feature_names, dtype=object)
+        model.classes_ = np.array(fitted.pop("classes_"), dtype=np.dtype(fitted.pop("label_type")))
+        fitted["image_shape_"] = None if fitted["image_shape_"] is None else tuple(fitted["image_shape_"])
+        for candidate in (fitted["chosen_"], *fitted["finals_"], *fitted["candidates_"]):
+            candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
+        for name, value in fitted.items():
+            setattr(model, name, value)
+        model.class_prior_ = tensors["class_prior_"].numpy()
+        model.x_scaler_ = Scaler(tensors["x_scaler_.loc"], tensors["x_scaler_.scale"])
+        make = partial(model._make_network, hidden=tuple(model.hidden))
+        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
+            members = [_empty_plan(None if silent else make(), len(model.classes_)) for silent in is_silent]
+        plan = ClassEnsemble(members, torch.ones(len(members)))
+        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        model.plan_ = plan.eval().requires_grad_(False)
+        return model
+
+    def _gather(self, X: Any, y: Any, sample_weight: Any, X_unpaired: Any) -> Samples:
+        """Checks everything that comes in; labelled rows are pairs, all rows are the source, and the target are the classes."""
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None: it holds labels and gaps.")
+        x = self._check_x(X, is_new=True)
+        labels, is_labelled = _split_labels(y, self.unlabelled)
+        checks.refuse_unequal(len(x), len(is_labelled))
+        weight = checks.as_weight(sample_weight, x, "sample_weight")
+        if not is_labelled.any():
+            raise ValueError(
+                f"All {len(x)} rows are unlabelled ({self.unlabelled!r}, None or NaN stands for no label): at least one row of "
+                "each class needs one. To find groups without any labels, cluster."
+            )
+        self.classes_, number = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"All labelled rows are of one class, {self.classes_[0]!r}: label at least one row of each class."
+            )
+        self.class_prior_ = self._prior(np.bincount(number, weights=weight[is_labelled]))
+        rows, rows_weight = [x[is_labelled], x[~is_labelled]], [weight[is_labelled], weight[~is_labelled]]
+        if X_unpaired is not None:
+            rows.append(self._check_x(X_unpaired, "X_unpaired"))
+            rows_weight.append(np.ones(len(rows[-1])))
+        self.n_labelled_, self.n_unlabelled_ = int(is_labelled.sum()), sum(len(part) for part in rows[1:])
+        source, source_weight = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(rows_weight))
+        self.x_scaler_ = self._scaler(source, source_weight)
+        source = self._scaled(source)
+        return Samples(
+            source[: self.n_labelled_],
+            torch.from_numpy(number).to(source).unsqueeze(1),
+            source,
+            torch.arange(len(self.classes_)).to(source).unsqueeze(1),
+            torch.from_numpy(weight[is_labelled]).to(source),
+            source_weight.to(source),
+            torch.from_numpy(self.class_prior_).to(source),
+        )
+
+    def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
+        """A table in float64, images flattened; what comes later must look like what came to `fit`."""
+        images = checks.unwrap(X)
+        came: tuple[int, ...] | None = None
+        if getattr(images, "ndim", 2) in (3, 4):
+            images = np.asarray(images)
+            came = (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
+            images = images.reshape(len(images), -1)
+        if is_new:
+            given = None if self.image_shape is None else tuple(int(size) for size in self.image_shape)
+            if given is not None and len(given) != 3:
+                raise ValueError(f"image_shape must be (channels, height, width), but {given} came.")
+            self.image_shape_ = came or given
+        elif came is not None and came != self.image_shape_:
+            raise ValueError(
+                f"{name} holds images of (channels, height, width) {came}, but {self.image_shape_} were expected."
+            )
+        if name != "X":
+            return checks.as_rows(images, name, n_columns=self.n_features_in_)
+        rows = checks.as_rows(images, name)
+        validate_data(self, images, reset=is_new, skip_check_array=True)  # scikit-learn's check of columns and names
+        if is_new and self.image_shape_ is not None and math.prod(self.image_shape_) != rows.shape[1]:
+            raise ValueError(
+                f"image_shape={self.image_shape_} has {math.prod(self.image_shape_)} pixels, X {rows.shape[1]}."
+            )
+        return rows
+
+    def _prior(self, counts: np.ndarray) -> np.ndarray:
+        if isinstance(self.class_prior, str):
+            prior = counts + 1.0 if self.class_prior == "labelled" else np.ones(len(counts))
+            return prior / prior.sum()
+        prior = np.asarray(self.class_prior, dtype=np.float64)
+        if prior.shape != counts.shape:
+            raise ValueError(
+                f"class_prior has {prior.size} numbers, but the labelled rows hold {len(counts)} classes, "
+                f"{self.classes_.tolist()}: one number for each is needed, and at least one labelled row of each class."
+            )
+        if not (np.isfinite(prior).all() and (prior > 0).all()):
+            raise ValueError(f"class_prior must hold positive numbers, but {prior.tolist()} came.")
+        return prior / prior.sum()
+
+    def _scaler(self, source: Tensor, weight: Tensor) -> Scaler:
+        scale = ("columns" if self.image_shape_ is None else "together") if self.scale == "auto" else self.scale
+        if scale == "none":
+            return Scaler.none(source)
+        if scale == "columns":
+            return Scaler.learn(source, weight)
+        one = Scaler.learn(source.reshape(-1, 1), weight.repeat_interleave(source.shape[1]))
+        return Scaler(one.loc.expand(source.shape[1]).clone(), one.scale.expand(source.shape[1]).clone())
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        return self.x_scaler_(rows).clamp(-FARTHEST, FARTHEST).float()
+
+    def _make_network(self, hidden: tuple[int, ...]) -> nn.Module:
+        n_columns, n_classes = self.n_features_in_, len(self.classes_)
+        if isinstance(self.network, nn.Module):
+            return reset(self.network)
+        if self.network == "cnn" or (self.network == "auto" and self.image_shape_ is not None):
+            if self.image_shape_ is None:
+                raise ValueError(
+                    'network="cnn" is for images: pass X as (n, height, width) or (n, channels, height, width), or give '
+                    "image_shape=(channels, height, width)."
+                )
+            return make_cnn(self.image_shape_, n_classes, n_embedded=self.label_embedding)
+        return make_mlp_classifier(
+            n_columns, n_classes, hidden=hidden, activation=self.activation, n_embedded=self.label_embedding
+        )
+
+    def _maker(self, samples: Samples, clock: Clock, on_step: Any) -> ClassMaker:
+        random, device = check_random_state(self.random_state), as_device(self.device)
+        if isinstance(self.network, nn.Module):
+            refuse_unfit(self.network, self.n_features_in_, len(self.classes_))
+        samples = samples.to(device)
+        folds = Folds(self.n_members, *(_none(rows) for rows in (samples.pairs_x, samples.source, samples.target)))
+        if self.n_labelled_ >= LEAST_TO_HOLD_OUT and self.n_members > 1:
+            folds = cut_by_class(samples, self.n_members, random)
+        settings = Settings(
+            learning_rate=self.learning_rate,
+            potential_learning_rate=self.learning_rate,
+            one_cycle=True,
+            batch_size=self.batch_size,
+            pairs_batch_size=self.labelled_batch_size,
+            max_steps=self.max_steps,
+            max_grad_norm=10.0,
+        )
+        first = {"hidden": tuple(self.hidden), "smoothing": self.smoothing, "emphasis": 0.0, "adversarial": RADII[1]}
+        return ClassMaker(
+            samples=samples,
+            folds=folds,
+            settings=settings,
+            random=random,
+            generator=torch.Generator(device).manual_seed(int(random.randint(2**31))),
+            clock=clock,
+            on_step=on_step,
+            make_network=self._make_network,
+            log_prior=torch.from_numpy(self.class_prior_).float().log(),
+            decisiveness=self.decisiveness,
+            first={**first, "unpaired_weight": self.unpaired_weight},
+        )
+
+    def _wishes(self) -> dict[str, tuple[Any, ...]]:
+        """For each knob the values to choose from."""
+        radii: tuple[float, ...] = RADII if self.objective == "marginal" else (0.0,)
+        if self.adversarial != "auto":
+            radii = (float(self.adversarial),)
+        wishes = {"hidden": (tuple(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}
+        return {**wishes, "adversarial": radii, "unpaired_weight": (self.unpaired_weight,)}
+
+    def _objective(self) -> str:
+        """Without unlabelled rows the marginal objective has nothing to say."""
+        return "supervised" if self.objective == "marginal" and self.n_unlabelled_ == 0 else self.objective
+
+    def _keep(self, choice: Choice) -> None:
+        """Puts what came out into the fitted attributes, and says what the user must know."""
+        self.plan_ = choice.plan.cpu().float().eval().requires_grad_(False)
+        self.validation_score_, self.validation_score_error_ = choice.score
+        self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
+        self.x_gain_, self.x_gain_error_ = choice.x_gain
+        self.finals_ = [{**asdict(trial.candidate), "share": share} for trial, share in choice.finals]
+        self.chosen_ = max(self.finals_, key=lambda final: final["share"])
+        self.candidates_ = [
+            {**asdict(candidate), "score": score, "error": error} for candidate, score, error in choice.table
+        ]
+        self.ended_ = choice.ended
+        if choice.ended == "interrupted":
+            checks.warn_user(
+                "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that."
+            )
+        if choice.ended == "diverged":
+            checks.warn_user(
+                "Training met numbers that are not finite and stopped; the best model before is kept. A smaller learning_rate "
+                "helps.",
+                ConvergenceWarning,
+            )
+
+
+def _none(rows: Tensor) -> Tensor:
+    return torch.full((len(rows),), -1)
+
+
+def _empty_plan(network: nn.Module | None, n_classes: int) -> ClassPlan:
+    return ClassPlan(ClassCost(network or Silent(n_classes)), ClassPotential(torch.zeros(n_classes)))
+
+
+def _split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of the labelled rows, and which rows they are."""
+    y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
+    values = np.asarray(y.to_numpy() if isinstance(y, pd.Series | pd.DataFrame) else y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        checks.warn_user("A column-vector y was passed when a 1d array was expected: it is taken as one label a row.")
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {values.shape} instead.")
+    is_labelled = ~pd.isna(values)
+    if values.dtype.kind in "OSU":
+        is_labelled &= np.array([type(label) is not type(unlabelled) or label != unlabelled for label in values], bool)
+    elif isinstance(unlabelled, Real):
+        is_labelled &= values != unlabelled
+    labels = values[is_labelled]
+    if labels.dtype.kind == "O":  # gaps made it so: what is left may be plain numbers or words
+        labels = np.array(labels.tolist())
+    if len(labels):
+        check_classification_targets(labels)
+    return labels, is_labelled
