@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -227,7 +227,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(class|x), (rows, classes)."""
         check_is_fitted(self, "plan_")
-        rows = torch.from_numpy(self._check_x(X))
+        rows = torch.tensor(self._check_x(X))
         with torch.no_grad():
             parts = [self.plan_.log_probs(self._scaled(some)) for some in rows.split(ROWS_AT_ONCE)]
         return torch.cat(parts).double().numpy()
@@ -238,7 +238,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
-        return self.classes_[self.predict_log_proba(X).argmax(1)]
+        best = self.predict_log_proba(X).argmax(1)
+        return self.classes_[best]
 
     def summary(self) -> str:
         """What was learnt, from what, and how far to trust it, in a paragraph."""
@@ -494,13 +495,18 @@ def _split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
     y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
     values = np.asarray(y.to_numpy() if isinstance(y, pd.Series | pd.DataFrame) else y)
     if values.ndim == 2 and values.shape[1] == 1:
-        checks.warn_user("A column-vector y was passed when a 1d array was expected: it is taken as one label a row.")
+        checks.warn_user(
+            "A column-vector y was passed when a 1d array was expected: it is taken as one label a row.",
+            DataConversionWarning,
+        )
         values = values[:, 0]
     if values.ndim != 1:
         raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {values.shape} instead.")
     is_labelled = ~pd.isna(values)
     if values.dtype.kind in "OSU":
-        is_labelled &= np.array([type(label) is not type(unlabelled) or label != unlabelled for label in values], bool)
+        # Words are compared with words alone: numpy would warn, and "1" is not 1.
+        is_word = isinstance(unlabelled, str)
+        is_labelled &= np.array([isinstance(label, str) != is_word or label != unlabelled for label in values], bool)
     elif isinstance(unlabelled, Real):
         is_labelled &= values != unlabelled
     labels = values[is_labelled]

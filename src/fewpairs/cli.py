@@ -77,6 +77,14 @@ def biased_pairs(
     _run("biased_pairs", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
 
 
+@reproduce.command("mnist")
+def mnist(
+    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+) -> None:
+    """Digits with few labels: accuracy by labelled and unlabelled images, and beside rivals. Stopped, it goes on where it was."""
+    _run("mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+
+
 def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str, jobs: int | None) -> None:
     """Runs a study of `experiments` and writes its page."""
     import torch

@@ -27,7 +27,7 @@ from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import ClosedFormTranslator, as_device
-from fewpairs.files import read_model, write_model
+from fewpairs.files import write_model
 from fewpairs.folds import Folds, row_keys
 from fewpairs.makers import Candidate, Clock, MixtureMaker
 from fewpairs.nn import ACTIVATIONS
@@ -38,7 +38,7 @@ from fewpairs.progress import progress_bar
 from fewpairs.recipes import RECIPES
 from fewpairs.training import Settings
 
-__all__ = ["MixtureTranslator", "fit_together", "load"]
+__all__ = ["MixtureTranslator", "fit_together"]
 
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -592,16 +592,3 @@ def fit_together(models: Sequence[MixtureTranslator], data: Sequence[Mapping[str
     choices = choose_together(makers, models[0]._wishes(), models[0]._objective())
     for model, choice in zip(models, choices, strict=True):
         model._keep(choice)
-
-
-def load(path: str | os.PathLike) -> MixtureTranslator:
-    """Reads a model that `save` wrote."""
-    tensors, description = read_model(path)
-    if description["estimator"] not in ESTIMATORS:
-        raise ValueError(
-            f"{str(path)!r} holds a {description['estimator']}, and this fewpairs knows {sorted(ESTIMATORS)}. Upgrade fewpairs."
-        )
-    return ESTIMATORS[description["estimator"]]._from_file(tensors, description["settings"], description["fitted"])
-
-
-ESTIMATORS = {"MixtureTranslator": MixtureTranslator}

@@ -19,6 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 __all__ = [
+    "calibration_error",
     "coverage",
     "crps",
     "energy_score",
@@ -167,6 +168,27 @@ def coverage(lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> np.ndarray:
     if not lower.shape == upper.shape == y.shape:
         raise ValueError(f"Ends and y must have one shape, but {lower.shape}, {upper.shape} and {y.shape} came.")
     return ((lower <= y) & (y <= upper)).mean(axis=0)
+
+
+def calibration_error(probabilities: ArrayLike, is_right: ArrayLike, *, n_bins: int = 15) -> float:
+    """The expected calibration error of a classifier: how far, on average, its confidence is from how often it is right.
+
+    Rows are sorted by confidence and cut into bins of equal size; in each, mean confidence and accuracy are compared.
+
+    Arguments:
+        probabilities: p(class|x), (rows, classes).
+        is_right: Whether the most probable class was the true one, (rows,).
+        n_bins: The bins.
+
+    Example:
+        >>> calibration_error([[0.75, 0.25]] * 4, [True, True, True, False])
+        0.0
+    """
+    confidence, is_right = np.asarray(probabilities, dtype=np.float64).max(1), np.asarray(is_right, dtype=np.float64)
+    if confidence.shape != is_right.shape:
+        raise ValueError(f"{len(confidence)} rows of probabilities came with {is_right.shape} of is_right: one each.")
+    gap = (confidence - is_right)[np.argsort(confidence, kind="stable")]
+    return float(sum(abs(part.sum()) for part in np.array_split(gap, min(n_bins, len(gap)))) / len(gap))
 
 
 def _library(name: str) -> ModuleType:

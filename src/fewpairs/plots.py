@@ -138,18 +138,28 @@ def plot_curves(
 
 
 def plot_heatmaps(
-    tables: Mapping[str, np.ndarray], rows: Sequence[int], columns: Sequence[int], row_name: str, column_name: str
+    tables: Mapping[str, np.ndarray],
+    rows: Sequence[int],
+    columns: Sequence[int],
+    row_name: str,
+    column_name: str,
+    *,
+    form: str = ".2g",
+    is_one_scale: bool = False,
 ) -> "Figure":
-    """A heatmap for each title, with its numbers written in."""
+    """A heatmap for each title, with its numbers written in (`form`); on one scale, a colour means the same in all of them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.6 * len(tables), 3.6), layout="constrained")
+    figure = Figure(figsize=(max(3.6, 0.7 * len(columns)) * len(tables), 3.6), layout="constrained")
+    everything = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
     for ax, (title, table) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
-        ax.imshow(table, cmap="Blues", aspect="auto")
-        middle = np.nanmean([np.nanmin(table), np.nanmax(table)]) if np.isfinite(table).any() else 0.0
+        known = everything if is_one_scale else table[np.isfinite(table)]
+        least, most = (known.min(), known.max()) if len(known) else (0.0, 1.0)
+        ax.imshow(table, cmap="Blues", aspect="auto", vmin=least, vmax=most)
         for (row, column), value in np.ndenumerate(table):
-            colour = "white" if value > middle else "black"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=colour, fontsize="small")
+            colour = "white" if value > (least + most) / 2 else "black"
+            text = f"{value:{form}}" if np.isfinite(value) else "–"
+            ax.text(column, row, text, ha="center", va="center", color=colour, fontsize="small")
         ax.set_xticks(range(len(columns)), [str(value) for value in columns])
         ax.set_yticks(range(len(rows)), [str(value) for value in rows])
         ax.set(title=title, xlabel=column_name, ylabel=row_name)

@@ -1,0 +1,192 @@
+"""The page of the study of digits: every number is read from a cell, every sentence about who is best made from them."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewpairs.experiments.cells import Outcomes
+from fewpairs.experiments.comparisons import mean_and_spread, tied_for_best
+from fewpairs.experiments.mnist import (
+    BOUNDED,
+    METHODS,
+    PAPER,
+    SELF_TRAINING,
+    SPREADING,
+    SUPERVISED,
+    Grid,
+    Plan,
+)
+from fewpairs.plots import plot_heatmaps
+from fewpairs.report import Entry, Page
+
+__all__ = ["write_page"]
+
+NETWORKS = {"mlp": "perceptron", "cnn": "convolutional network"}
+MEASURES = {"accuracy": "Accuracy", "log_loss": "Log-loss, in nats", "calibration": "Expected calibration error"}
+ALLOWED = 0.003  # of accuracy: less than this is no loss
+FEW_LABELS = 200  # up to here unlabelled rows are expected to help
+LEAST_FOR_RIVALS = 50  # labels: from here on rivals have enough to begin with
+
+
+class _Numbers:
+    """What the cells found, by grid, method, network and rows: one number a seed."""
+
+    def __init__(self, plan: Plan, outcomes: Outcomes) -> None:
+        self.plan, self.outcomes = plan, outcomes
+
+    def of(
+        self, measure: str, grid: Grid, method: str, network: str, n_labelled: int, n_unlabelled: int
+    ) -> list[float]:
+        fits = self.plan.of(grid, method, network, n_labelled, n_unlabelled)
+        return [self.outcomes[fit][measure] for fit in fits if fit in self.outcomes]
+
+    def gain(self, measure: str, grid: Grid, rival: str, *where: Any) -> tuple[float, float]:
+        """How much more of it the default has than a rival, over the same seeds, and the standard error; NaN where cells are
+        missing."""
+        mine, others = (self.of(measure, grid, method, *where) for method in (BOUNDED, rival))
+        if not mine or len(mine) != len(others):
+            return math.nan, math.nan
+        gain = np.array(mine) - np.array(others)
+        return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
+
+
+def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
+    """Writes the page, the figures and all numbers into the folder; returns the page's path."""
+    scale, numbers = plan.scale, _Numbers(plan, outcomes)
+    made = outcomes.made_with(plan.fits())
+    page = Page("Digits with few labels", made)
+    if scale.name != "full":
+        page.say(f"A {scale.name} run, to see that everything works. Its figures are not the study's.")
+    page.say(WHAT)
+    verdicts = [text for grid in scale.grids for network in grid.networks for text in _verdicts(numbers, grid, network)]
+    page.list(verdicts)
+    tables: list[dict[str, Any]] = []
+    for grid in scale.grids:
+        page.head(grid.dataset)
+        for network, n_seeds in grid.seeds:
+            name = f"{grid.dataset}-{network}".replace(" ", "-").lower()
+            page.show(
+                name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network], n_seeds=n_seeds)
+            )
+            for measure, title in MEASURES.items():
+                page.head(f"{title}, {NETWORKS[network]}, {max(grid.unlabelled):,} unlabelled rows", level=3)
+                page.tabulate(*_table(numbers, grid, network, measure))
+            tables += [
+                {"dataset": grid.dataset, "network": network, "labelled": p, "unlabelled": q, "method": method, **found}
+                for method in METHODS
+                for p, q in _cells(grid)
+                if (found := {one: numbers.of(one, grid, method, network, p, q) for one in MEASURES})["accuracy"]
+            ]
+    page.say(HOW_MEASURED, is_small=True)
+    if outcomes.failures:
+        page.head("What failed")
+        page.list([f"{key}: {text}" for key, text in outcomes.failures.items()])
+    how = [
+        f"{len(plan.fits())} fits. Settings beside the defaults: {dict(scale.settings) or 'none'}; {scale.n_test:,} test images.",
+        "The file of each cell under cells/ holds its settings, its seed, the version and all it found.",
+    ]
+    page.list(how, summary="How each number was made")
+    results = {"made_by": made, "verdicts": verdicts, "tables": tables, "failed": outcomes.failures}
+    return page.write(folder, results)
+
+
+def _cells(grid: Grid) -> Iterator[tuple[int, int]]:
+    return ((n_labelled, n_unlabelled) for n_labelled in grid.labelled for n_unlabelled in grid.unlabelled)
+
+
+def _table(numbers: _Numbers, grid: Grid, network: str, measure: str) -> tuple[list[str], list[list[str | Entry]]]:
+    """A row for each number of labels, a column for each method, with the most unlabelled rows."""
+    lines: list[list[str | Entry]] = []
+    sign = -1 if measure == "accuracy" else 1
+    for n_labelled in grid.labelled:
+        found = {
+            method: values
+            for method in METHODS
+            if (values := numbers.of(measure, grid, method, network, n_labelled, max(grid.unlabelled)))
+        }
+        best = tied_for_best({method: [sign * value for value in values] for method, values in found.items()})
+        entries = [Entry(mean_and_spread(found.get(method, [])), is_best=method in best) for method in METHODS]
+        lines.append([f"{n_labelled:,}", *entries])
+    return ["labels", *METHODS], lines
+
+
+def _figure(numbers: _Numbers, grid: Grid, network: str) -> Any:
+    panels = {}
+    for method in (BOUNDED, PAPER, SPREADING):
+        table = np.full((len(grid.labelled), 1 + len(grid.unlabelled)), math.nan)
+        for row, n_labelled in enumerate(grid.labelled):
+            alone = numbers.of("accuracy", grid, SUPERVISED, network, n_labelled, 0)
+            table[row, 0] = 100 * np.mean(alone) if alone and method != SPREADING else math.nan
+            for column, n_unlabelled in enumerate(grid.unlabelled):
+                values = numbers.of("accuracy", grid, method, network, n_labelled, n_unlabelled)
+                table[row, 1 + column] = 100 * np.mean(values) if values else math.nan
+        panels[method] = table
+    return plot_heatmaps(
+        panels, grid.labelled, (0, *grid.unlabelled), "labelled", "unlabelled", form=".1f", is_one_scale=True
+    )
+
+
+def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
+    where, most = f"{grid.dataset}, {NETWORKS[network]}", max(grid.unlabelled)
+    gains = {cell: numbers.gain("accuracy", grid, SUPERVISED, network, *cell) for cell in _cells(grid)}
+    gains = {cell: gain for cell, gain in gains.items() if not math.isnan(gain[0])}
+    if not gains:
+        return []
+    few = [gain for (n_labelled, _), gain in gains.items() if n_labelled <= FEW_LABELS]
+    worst = min(gains, key=lambda cell: gains[cell][0])
+    lost = sum(gain + 2 * np.nan_to_num(error) < -ALLOWED for gain, error in gains.values())
+    log_losses = [numbers.gain("log_loss", grid, SUPERVISED, network, *cell)[0] for cell in gains]
+    texts = [
+        f"{where}: with up to {FEW_LABELS} labels unlabelled rows raised accuracy in {sum(gain > 0 for gain, _ in few)} of "
+        f"{len(few)} places of the grid, by more than two standard errors in "
+        f"{sum(gain > 2 * np.nan_to_num(error) for gain, error in few)}. Least gain anywhere: {_points(gains[worst])} points, "
+        f"with {worst[0]:,} labels and {worst[1]:,} unlabelled rows; worse by {100 * ALLOWED:.1f} points and two standard "
+        f"errors in {lost} places. Log-loss fell in {sum(loss < 0 for loss in log_losses)} of {len(log_losses)}."
+    ]
+    for n_labelled in (50, 100):
+        if (n_labelled, most) in gains:
+            accuracy = np.mean(numbers.of("accuracy", grid, BOUNDED, network, n_labelled, most))
+            texts.append(
+                f"{where}, {n_labelled} labels and {most:,} unlabelled rows: {100 * accuracy:.1f} % right, "
+                f"{_points(gains[n_labelled, most])} points more than without the latter."
+            )
+    for rival in (SPREADING, SELF_TRAINING):
+        found = {
+            cell: gain
+            for cell in gains
+            if cell[0] >= LEAST_FOR_RIVALS
+            and not math.isnan((gain := numbers.gain("accuracy", grid, rival, network, *cell))[0])
+        }
+        if found:
+            nearest = min(found, key=lambda cell: found[cell][0])
+            texts.append(
+                f"{where}, against {rival}, from {LEAST_FOR_RIVALS} labels on: behind by two standard errors in "
+                f"{sum(gain < -2 * np.nan_to_num(error) for gain, error in found.values())} of {len(found)} places; nearest "
+                f"{_points(found[nearest])} points, with {nearest[0]:,} labels and {nearest[1]:,} unlabelled rows."
+            )
+    return texts
+
+
+def _points(gain: tuple[float, float]) -> str:
+    return f"{100 * gain[0]:+.1f}" + ("" if math.isnan(gain[1]) else f" ± {100 * gain[1]:.1f}")
+
+
+WHAT = (
+    "A classifier that learns from labelled images alone, and the same network with unlabelled ones: the bounded objective "
+    "(the prior's likelihood under the average prediction, adversarial smoothing, decisiveness), the paper's loss, and "
+    "scikit-learn's label spreading and self-training."
+)
+HOW_SHOWN = (
+    "Accuracy in percent by labelled and unlabelled rows, {network}, mean of {n_seeds} seeds. No unlabelled rows: the same "
+    "network on labelled rows alone."
+)
+HOW_MEASURED = (
+    "Mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two standard errors over "
+    "the same seeds. All networks are ensembles of five with default settings; with a hundred labels or more, each member "
+    "leaves out a fifth of them to judge by. The paper's loss has the paper's networks, with label embeddings. Self-training is "
+    "scikit-learn's around the same network on labelled rows alone; label spreading scikit-learn's with neighbours. Log-loss "
+    "counts a probability below 1e-12 as that. The calibration error has 15 bins of equally many images."
+)

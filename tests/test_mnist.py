@@ -1,0 +1,108 @@
+"""The study of digits: draws are nested and fair, every cell reaches the page, and what is said follows the numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fewpairs.cli import app
+from fewpairs.experiments import mnist_page
+from fewpairs.experiments.cells import Outcomes, run_study
+from fewpairs.experiments.mnist import (
+    BOUNDED,
+    FULL,
+    METHODS,
+    PAPER,
+    SELF_TRAINING,
+    SPREADING,
+    SUPERVISED,
+    TINY,
+    Fit,
+    Images,
+    Plan,
+)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcomes]:
+    """The smallest study there is, run once by the command."""
+    folder = tmp_path_factory.mktemp("study")
+    result = CliRunner().invoke(app, ["reproduce", "mnist", "--tiny", "--jobs", "1", "--folder", str(folder)])
+    assert result.exit_code == 0, result.output
+    return folder, Plan(TINY), run_study(Plan(TINY), folder, n_jobs=1)  # everything is there already
+
+
+def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcomes]) -> None:
+    folder, plan, outcomes = study
+    assert not outcomes.failures and {fit.method for fit in plan.fits()} == set(METHODS)
+    for fit in plan.fits():
+        assert 0 <= outcomes[fit]["accuracy"] <= 1 and np.isfinite(outcomes[fit]["log_loss"])
+    page = (folder / "report.html").read_text()
+    assert all(method.replace("'", "&#x27;") in page for method in METHODS)
+    (grid,) = plan.scale.grids
+    tables = json.loads((folder / "results.json").read_text())["tables"]
+    assert len(tables) == len(METHODS) * len(grid.networks)
+    for table in tables:
+        fits = plan.of(grid, table["method"], table["network"], table["labelled"], table["unlabelled"])
+        assert table["accuracy"] == [outcomes[fit]["accuracy"] for fit in fits]
+
+
+def draw(n_labelled: int, n_unlabelled: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    X, y, test_X, test_y = Fit(Images("drawn digits"), BOUNDED, "mlp", n_labelled, n_unlabelled, seed, 50).draw()
+    assert len(test_X) == len(test_y) == 50
+    return X, y
+
+
+def test_draws_are_balanced_nested_and_apart() -> None:
+    X, y = draw(20, 100)
+    assert np.bincount(y[y >= 0]).tolist() == [2] * 10 and (y == -1).sum() == 100
+    assert X.min() >= 0 and X.max() <= 1
+    rows = {row.tobytes() for row in X}
+    assert len(rows) == 120  # no image comes twice, labelled or not
+    more, more_y = draw(50, 150)
+    labelled, unlabelled = ({row.tobytes() for row in more[part]} for part in (more_y >= 0, more_y == -1))
+    assert {row.tobytes() for row in X[y >= 0]} <= labelled
+    assert {row.tobytes() for row in X[y == -1]} <= unlabelled | labelled  # a label more is an unlabelled row less
+    assert {row.tobytes() for row in draw(20, 100, seed=1)[0]} != rows
+    with pytest.raises(ValueError, match="15 labels cannot be shared out evenly"):
+        draw(15, 10)
+
+
+def test_fits_that_cannot_differ_are_made_once() -> None:
+    plan, grid = Plan(FULL), FULL.grids[0]
+    assert plan.of(grid, SUPERVISED, "mlp", 50, 500) == plan.of(grid, SUPERVISED, "mlp", 50, 1000)
+    assert plan.of(grid, SPREADING, "cnn", 50, 500) == plan.of(grid, SPREADING, "mlp", 50, 500)[:3]
+    assert plan.of(grid, SELF_TRAINING, "cnn", 50, 500) == []
+    fits = plan.fits()
+    assert len(fits) == len(set(fits)) == len({fit.key for fit in fits})
+
+
+def test_what_is_said_follows_the_numbers() -> None:
+    """Made-up outcomes: unlabelled rows bring seven points, but with 1,000 labels and 500 of them they cost two; label spreading
+    is a point behind, self-training a point ahead."""
+    plan, outcomes = Plan(FULL), Outcomes()
+    random = np.random.default_rng(0)
+    for fit in plan.fits():
+        accuracy = {BOUNDED: 0.90, SUPERVISED: 0.83, PAPER: 0.5, SPREADING: 0.89, SELF_TRAINING: 0.91}[fit.method]
+        if fit.method == BOUNDED and (fit.n_labelled, fit.n_unlabelled) == (1000, 500):
+            accuracy = 0.81
+        noise = 1e-4 * random.normal()
+        outcomes.of_key[fit.key] = {"accuracy": accuracy + noise, "log_loss": 1 - accuracy, "calibration": 0.1}
+    numbers = mnist_page._Numbers(plan, outcomes)
+    said = mnist_page._verdicts(numbers, plan.scale.grids[0], "mlp")
+    assert "in 25 of 25 places of the grid, by more than two standard errors in 25" in said[0]
+    assert "Least gain anywhere: -2.0" in said[0] and "with 1,000 labels and 500 unlabelled rows" in said[0]
+    assert "two standard errors in 1 places. Log-loss fell in 34 of 35" in said[0]
+    assert "50 labels and 10,000 unlabelled rows: 90.0 % right, +7.0" in said[1]
+    assert "against label spreading, from 50 labels on: behind by two standard errors in 1 of 25" in said[3]
+    assert "against self-training, from 50 labels on: behind by two standard errors in 25 of 25" in said[4]
+
+
+def test_missing_cells_leave_gaps_and_no_claims() -> None:
+    plan = Plan(FULL)
+    numbers = mnist_page._Numbers(plan, Outcomes())
+    assert mnist_page._verdicts(numbers, plan.scale.grids[0], "mlp") == []
+    header, lines = mnist_page._table(numbers, plan.scale.grids[0], "mlp", "accuracy")
+    assert len(header) == len(lines[0]) and all(entry.text == "–" for entry in lines[0][1:])
