@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow check format bench results battery swiss-roll biased-pairs clean
+.PHONY: help demo test test-slow check format bench results battery swiss-roll biased-pairs mnist clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ swiss-roll: $(VENV)/installed  ## The paper's Swiss-roll study: results/swiss-ro
 
 biased-pairs: $(VENV)/installed  ## Pairs from a corner of the population: results/biased-pairs/report.html (hours on two cores; likewise)
 	$(BIN)/fewpairs reproduce biased-pairs
+
+mnist: $(VENV)/installed  ## Digits with few labels: results/mnist/report.html (many hours on two cores; likewise)
+	$(BIN)/fewpairs reproduce mnist
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache

@@ -43,6 +43,14 @@ def test_bias_is_found_weighed_and_told() -> None:
     assert np.corrcoef(np.log(found.relevance), np.log(data[4]))[0, 1] > 0.9
 
 
+def test_the_mixture_may_lean_on_relevant_pairs_and_not() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = fit(draw(strength=1.0), emphasis="auto")
+    of_ours = [final["emphasis"] for final in model.finals_ if final["objective"] == "marginal"]
+    assert sorted(of_ours) == [0.0, 1.0]
+
+
 def test_without_bias_nothing_changes() -> None:
     """The test draws from a generator of its own: the fit is that of "representative" to the last bit."""
     data = draw(strength=0.0)

@@ -116,7 +116,7 @@ def test_metrics_refuse_what_they_cannot_measure() -> None:
 
 
 def test_calibration_error_is_the_gap_between_confidence_and_truth() -> None:
-    """Labels drawn with the stated probabilities are calibrated, up to noise: 15 bins of 2,000 with a standard error of 0.01 each.
+    """Labels drawn with the stated probabilities are calibrated up to noise: 15 bins of 2,000, a standard error of 0.01 each.
     One that is right less often by 0.2 is off by that."""
     random = np.random.default_rng(0)
     confidence = random.uniform(0.5, 1.0, size=30_000)
