@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from fewpairs import SemiSupervisedClassifier, load
-from fewpairs.classifiers import LEAST_TO_HOLD_OUT
+from fewpairs.classifiers import LEAST_TO_HOLD_OUT, _shrunk
 
 QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
 
@@ -115,6 +115,21 @@ def test_the_average_prediction_has_the_prior() -> None:
     assert shares["uniform"] == pytest.approx(0.5, abs=0.05)
 
 
+def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
+    """Labels drawn from a known prior: the shrunk shares are nearer to it than the counts where few labels or even classes leave
+    most to chance, and become the counts as labels grow."""
+    random = np.random.default_rng(0)
+    uniform = np.full(5, 0.2)
+    for prior, n_labels in ((uniform, 20), (np.array([0.25, 0.25, 0.2, 0.15, 0.15]), 20), (uniform, 1000)):
+        counts = random.multinomial(n_labels, prior, size=300)
+        shrunk = np.array([_shrunk(one, uniform) for one in counts])
+        np.testing.assert_allclose(shrunk.sum(1), 1.0)
+        assert ((shrunk - prior) ** 2).sum(1).mean() < 0.6 * ((counts / n_labels - prior) ** 2).sum(1).mean()
+    many = np.array([50_000, 20_000, 20_000, 5_000, 5_000])
+    np.testing.assert_allclose(_shrunk(many, uniform), many / many.sum(), atol=1e-3)
+    assert _shrunk(np.array([3, 3, 3, 3, 3]), uniform).tolist() == uniform.tolist()
+
+
 @pytest.mark.parametrize(
     "as_labels, classes",
     [
@@ -143,6 +158,13 @@ def test_words_may_have_a_word_for_no_label() -> None:
     X, _, labels = blobs()
     words = np.array(["?" if k < 0 else "abc"[k] for k in labels])
     assert SemiSupervisedClassifier(**QUICK, unlabelled="?").fit(X, words).classes_.tolist() == ["a", "b", "c"]
+
+
+def test_decisiveness_grows_with_the_unlabelled_rows() -> None:
+    model = SemiSupervisedClassifier()
+    for model.n_unlabelled_, expected in ((0, 0.1), (10_000, 0.2), (10**9, 0.3)):
+        assert model._decisiveness() == pytest.approx(expected, abs=1e-3)
+    assert SemiSupervisedClassifier(decisiveness=0.0)._decisiveness() == 0.0
 
 
 def test_unlabelled_rows_may_come_on_their_own() -> None:
@@ -189,11 +211,17 @@ def test_images_come_in_their_own_shapes() -> None:
     X, y = X[:60], np.where(np.arange(60) < 30, y[:60], -1)
     settings = {**QUICK, "max_steps": 3, "scale": "together"}
     flat = SemiSupervisedClassifier(**settings, network="cnn", image_shape=(1, 8, 8)).fit(X, y)
-    grey = SemiSupervisedClassifier(**settings).fit(X.reshape(-1, 8, 8), y)
-    deep = SemiSupervisedClassifier(**settings).fit(X.reshape(-1, 1, 8, 8), y)
+    grey = SemiSupervisedClassifier(**settings, network="cnn").fit(X.reshape(-1, 8, 8), y)
+    deep = SemiSupervisedClassifier(**settings, network="cnn").fit(X.reshape(-1, 1, 8, 8), y)
     assert grey.image_shape_ == deep.image_shape_ == flat.image_shape_ == (1, 8, 8)
     for other in (grey.predict_proba(X.reshape(-1, 8, 8)), deep.predict_proba(X)):
         assert np.array_equal(flat.predict_proba(X), other)
+    small, large = (
+        SemiSupervisedClassifier(**settings).fit(np.kron(X.reshape(-1, 8, 8), np.ones((size, size))), y)
+        for size in (1, 2)
+    )
+    kinds = [[type(layer) for layer in model.plan_.modules()] for model in (small, large)]
+    assert nn.Conv2d not in kinds[0] and nn.Conv2d in kinds[1]  # "auto" begins to convolve at 16 × 16 pixels
     with pytest.raises(ValueError, match=r"\(1, 4, 16\), but \(1, 8, 8\) were expected"):
         grey.predict(X.reshape(-1, 4, 16))
 
@@ -275,12 +303,19 @@ def test_a_class_without_labels_cannot_be_known() -> None:
 
 
 def test_weights_count_rows() -> None:
-    """Rows of weight zero are as good as absent for the prior, and labels with more weight win where both claim a place."""
+    """Rows of weight zero are as good as absent, and labels with more weight win where both claim a place."""
     X = np.tile([[0.0, 0.0], [0.1, 0.0]], (20, 1))
     y = np.tile([0, 1], 20)
     weight = np.where(y == 1, 9.0, 1.0)
     model = SemiSupervisedClassifier(**{**QUICK, "max_steps": 100}, scale="none").fit(X, y, weight)
     np.testing.assert_allclose(model.predict_proba(X)[:, 1], 0.9, atol=0.03)
+    X, _, labels = blobs()
+    some = np.arange(120) % 4 != 3
+    fits = [
+        SemiSupervisedClassifier(**QUICK).fit(X, labels, some),
+        SemiSupervisedClassifier(**QUICK).fit(X[some], labels[some]),
+    ]
+    assert np.array_equal(*(model.predict_proba(X) for model in fits))
 
 
 def test_time_budget_holds() -> None:

@@ -41,7 +41,14 @@ from fewpairs.training import Settings
 __all__ = ["SemiSupervisedClassifier"]
 
 RADII = (0.1, 0.2, 0.3)  # of the adversarial direction, to choose from
+DECISIVENESS, HALFWAY = (
+    (0.1, 0.3),
+    10_000,
+)  # the weight of the entropy, and how many unlabelled rows have the middle of it
 LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer are all needed to learn from, and would not judge much
+LEAST_SIDE = (
+    16  # pixels of an image that is worth convolutions: smaller ones have hardly any place left after two halvings
+)
 ROWS_AT_ONCE = 2000  # in prediction
 FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
 FITTED = (
@@ -67,11 +74,11 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
 
     Arguments you may want:
         objective: "marginal", the bounded objective; "supervised" ignores unlabelled rows; "inverse_eot" is the paper's loss.
-        class_prior: How common the classes are: as among the "labelled" rows (each class counted once more), "uniform", or one
-            number for each of `classes_`, in their order.
+        class_prior: How common the classes are: "uniform"; as among the "labelled" rows, drawn towards uniform by as much as
+            their counts could differ by chance; or one number for each of `classes_`, in their order.
         unlabelled: What stands for a missing label in y. None and NaN always do.
         network: "mlp", "cnn" (for images), or a torch module that takes rows to one number a class and whose layers are drawn
-            afresh for each member. "auto" is "cnn" for images and "mlp" for tables.
+            afresh for each member. "auto" is "cnn" for images of 16 × 16 pixels or more, and "mlp" for all else.
         hidden: The hidden widths of the "mlp".
         time_budget: The seconds a fit may take.
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
@@ -84,7 +91,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
     Arguments you should not need:
         unpaired_weight: The weight μ of the class prior under "marginal".
         decisiveness: The weight of the entropy of p(class|x) at unlabelled rows under "marginal": classes are taken to be
-            set apart by places with few rows. 0 leaves the objective as it is for continuous y.
+            set apart by places with few rows. 0 leaves the objective as it is for continuous y. "auto" is 0.1, and
+            more with many unlabelled rows, which a network does not know by heart so soon: 0.2 with 10,000, 0.3 at the most.
         smoothing: The noise added to x in training, in standard deviations.
         scale: "columns" brings every column of X to mean zero and variance one; "together" all of them with one shift and one
             factor, as images want it; "none" leaves them. "auto" is "together" for images and "columns" for tables.
@@ -137,7 +145,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         "verbose": ["boolean"],
         "adversarial": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "unpaired_weight": [Interval(Real, 0, None, closed="left")],
-        "decisiveness": [Interval(Real, 0, None, closed="left")],
+        "decisiveness": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "smoothing": [Interval(Real, 0, None, closed="left")],
         "scale": [StrOptions({"auto", "columns", "together", "none"})],
         "image_shape": ["array-like", None],
@@ -164,7 +172,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         verbose: bool = True,
         adversarial: float | Literal["auto"] = "auto",
         unpaired_weight: float = 1.0,
-        decisiveness: float = 0.3,
+        decisiveness: float | Literal["auto"] = "auto",
         smoothing: float = 0.0,
         scale: Literal["auto", "columns", "together", "none"] = "auto",
         image_shape: Sequence[int] | None = None,
@@ -317,6 +325,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         labels, is_labelled = _split_labels(y, self.unlabelled)
         checks.refuse_unequal(len(x), len(is_labelled))
         weight = checks.as_weight(sample_weight, x, "sample_weight")
+        labels = labels[weight[is_labelled] > 0]
+        x, is_labelled, weight = (
+            rows[weight > 0] for rows in (x, is_labelled, weight)
+        )  # a row of weight zero is no row
         if not is_labelled.any():
             raise ValueError(
                 f"All {len(x)} rows are unlabelled ({self.unlabelled!r}, None or NaN stands for no label): at least one row of "
@@ -375,8 +387,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
 
     def _prior(self, counts: np.ndarray) -> np.ndarray:
         if isinstance(self.class_prior, str):
-            prior = counts + 1.0 if self.class_prior == "labelled" else np.ones(len(counts))
-            return prior / prior.sum()
+            uniform = np.full(len(counts), 1 / len(counts))
+            return _shrunk(counts, uniform) if self.class_prior == "labelled" else uniform
         prior = np.asarray(self.class_prior, dtype=np.float64)
         if prior.shape != counts.shape:
             raise ValueError(
@@ -403,7 +415,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         n_columns, n_classes = self.n_features_in_, len(self.classes_)
         if isinstance(self.network, nn.Module):
             return reset(self.network)
-        if self.network == "cnn" or (self.network == "auto" and self.image_shape_ is not None):
+        has_room = self.image_shape_ is not None and min(self.image_shape_[1:]) >= LEAST_SIDE
+        if self.network == "cnn" or (self.network == "auto" and has_room):
             if self.image_shape_ is None:
                 raise ValueError(
                     'network="cnn" is for images: pass X as (n, height, width) or (n, channels, height, width), or give '
@@ -442,9 +455,15 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
             on_step=on_step,
             make_network=self._make_network,
             log_prior=torch.from_numpy(self.class_prior_).float().log(),
-            decisiveness=self.decisiveness,
+            decisiveness=self._decisiveness(),
             first={**first, "unpaired_weight": self.unpaired_weight},
         )
+
+    def _decisiveness(self) -> float:
+        if isinstance(self.decisiveness, str):
+            least, most = DECISIVENESS
+            return least + (most - least) * self.n_unlabelled_ / (self.n_unlabelled_ + HALFWAY)
+        return self.decisiveness
 
     def _wishes(self) -> dict[str, tuple[Any, ...]]:
         """For each knob the values to choose from."""
@@ -480,6 +499,17 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
                 "helps.",
                 ConvergenceWarning,
             )
+
+
+def _shrunk(counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Shares drawn towards uniform ones by the part that minimises the expected squared error (James and Stein; Hausser and
+    Strimmer, 2009): with few labels chance alone makes them differ."""
+    n_rows, shares = counts.sum(), counts / counts.sum()
+    spread = ((uniform - shares) ** 2).sum()
+    if spread == 0 or n_rows <= 1:
+        return uniform
+    part = float(np.clip((1 - (shares**2).sum()) / ((n_rows - 1) * spread), 0.0, 1.0))
+    return part * uniform + (1 - part) * shares
 
 
 def _none(rows: Tensor) -> Tensor:
