@@ -181,7 +181,7 @@ def calibration_error(probabilities: ArrayLike, is_right: ArrayLike, *, n_bins: 
         n_bins: The bins.
 
     Example:
-        >>> calibration_error([[0.75, 0.25]] * 4, [True, True, True, False])
+        >>> calibration_error([[0.75, 0.25]] * 4, [True, True, True, False], n_bins=1)
         0.0
     """
     confidence, is_right = np.asarray(probabilities, dtype=np.float64).max(1), np.asarray(is_right, dtype=np.float64)
