@@ -107,7 +107,7 @@ def test_the_average_prediction_has_the_prior() -> None:
         labels[np.flatnonzero(truth == label)[:10]] = label
     settings = {"hidden": (16,), "max_steps": 200, "n_members": 2, "unpaired_weight": 10.0, "decisiveness": 0.0}
     shares = {}
-    for name, prior in (("told", [0.9, 0.1]), ("uniform", "uniform"), ("labelled", "labelled")):
+    for name, prior in (("told", {1: 0.1, 0: 0.9}), ("uniform", "uniform"), ("labelled", "labelled")):
         model = SemiSupervisedClassifier(**settings, class_prior=prior, random_state=0, verbose=False).fit(X, labels)
         np.testing.assert_allclose(model.class_prior_, [0.9, 0.1] if name == "told" else [0.5, 0.5])
         shares[name] = model.predict_proba(X)[:, 1].mean()
@@ -143,14 +143,24 @@ def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
         (lambda y: np.array([None if k < 0 else k == 1 for k in y], dtype=object), [False, True]),
         (lambda y: torch.from_numpy(y), [0, 1, 2]),
         (lambda y: np.array([None if k < 0 else k for k in y], dtype=object), [0, 1, 2]),
+        (lambda y: ["abc"[k] if k >= 0 else np.nan for k in y], ["a", "b", "c"]),
+        (lambda y: ["abc"[k] if k >= 0 else -1 for k in y], ["a", "b", "c"]),
+        (lambda y: pd.Series([pd.NA if k < 0 else "abc"[k] for k in y], dtype="string"), ["a", "b", "c"]),
+        (lambda y: pd.Series([pd.NA if k < 0 else k for k in y], dtype="Int64"), [0, 1, 2]),
+        (lambda y: pd.Series([pd.NA if k < 0 else k == 1 for k in y], dtype="boolean"), [False, True]),
     ],
-    ids=["int", "float", "nan", "text", "list", "series", "category", "bool", "tensor", "objects"],
+    ids="int float nan text list series category bool tensor objects list-nan list-1 NA-words NA-ints NA-bools".split(),
 )
 def test_labels_of_every_kind(as_labels, classes) -> None:
     X, _, labels = blobs()
     model = SemiSupervisedClassifier(**QUICK).fit(X, as_labels(labels))
     assert model.classes_.tolist() == classes
-    assert set(model.predict(X).tolist()) <= set(classes)
+    assert set(model.predict(X).tolist()) <= set(classes) and {type(k) for k in model.classes_.tolist()} == {
+        type(classes[0])
+    }
+    assert model.score(X, as_labels(labels)) == model.score(
+        X[:12], as_labels(labels)[:12]
+    )  # rows without a label do not count
     assert (model.n_labelled_, model.n_unlabelled_) == (12, 108)
 
 
@@ -186,7 +196,7 @@ def test_probabilities_are_probabilities(fitted: SemiSupervisedClassifier) -> No
     X, truth, _ = blobs(seed=1)
     far = np.concatenate([X, [[1e9, -1e9]]])
     probability = fitted.predict_proba(far)
-    np.testing.assert_allclose(probability.sum(1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(probability.sum(1), 1.0, atol=1e-12)
     assert np.isfinite(fitted.predict_log_proba(far)).all()
     assert fitted.score(X, truth) > 0.95
     np.testing.assert_allclose(fitted.predict_proba(far[:7]), probability[:7], atol=1e-6)
@@ -232,13 +242,18 @@ def test_a_saved_model_predicts_the_same(network: str, tmp_path) -> None:
     words = np.array(["?" if k < 0 else ("short", "a longer word", "x")[k] for k in labels])
     own = nn.Sequential(nn.Linear(2, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3))
     more = {"own": {"network": own}, "embedded": {"label_embedding": 4, "hidden": (8, 8)}}.get(network, {})
-    model = SemiSupervisedClassifier(**{**QUICK, **more, "unlabelled": "?"}).fit(
-        pd.DataFrame(X, columns=["a", "b"]), words
-    )
+    settings = {**QUICK, "max_steps": 60, "learning_rate": 1e-2, "unlabelled": "?", **more}
+    model = SemiSupervisedClassifier(**settings).fit(pd.DataFrame(X, columns=["a", "b"]), words)
+    assert len(model.plan_.members) > 1  # beside the prior
     model.save(tmp_path / "model")
     if network == "own":
         with pytest.raises(ValueError, match=r"load\(path, network=…\)"):
             load(tmp_path / "model")
+        with pytest.raises(ValueError, match="not like the one this classifier was fitted with"):
+            load(tmp_path / "model", network=nn.Linear(2, 3))
+    else:
+        with pytest.raises(ValueError, match="needs no other"):
+            load(tmp_path / "model", network=own)
     again = load(tmp_path / "model", **({"network": own} if network == "own" else {}))
     frame = pd.DataFrame(X, columns=["a", "b"])
     assert np.array_equal(model.predict_proba(frame), again.predict_proba(frame))
@@ -264,7 +279,10 @@ def test_a_network_is_for_classifiers_alone(tmp_path) -> None:
         ({"y": np.full(120, -1)}, "All 120 rows are unlabelled.*each class needs one"),
         ({"y": np.where(np.arange(120) < 5, 1, -1)}, "one class, .*1.*: label at least one row of each class"),
         ({"class_prior": [0.5, 0.5]}, r"2 numbers, but the labelled rows hold 3 classes, \[0, 1, 2\]"),
-        ({"class_prior": [0.5, 0.5, 0.0]}, "positive numbers"),
+        ({"class_prior": [0.5, 0.5, 0.0]}, "a positive number for each of"),
+        ({"class_prior": {0: 0.5, 1: 0.5}}, r"a positive number for each of \[0, 1, 2\], but {0: 0.5, 1: 0.5} came"),
+        ({"y": np.array(["a", 1, 2] * 40, dtype=object)}, "words and numbers came"),
+        ({"X_unpaired": pd.DataFrame(np.zeros((5, 2)), columns=["b", "a"])}, r"columns \['b', 'a'\], but \['a', 'b'\]"),
         ({"y": np.linspace(0, 1, 120)}, "Unknown label type"),
         ({"y": None}, "requires y to be passed"),
         ({"y": np.zeros(100)}, "100"),
@@ -279,6 +297,7 @@ def test_a_network_is_for_classifiers_alone(tmp_path) -> None:
 )
 def test_refusals_say_what_to_do(change: dict, complaint: str) -> None:
     X, _, labels = blobs()
+    X = pd.DataFrame(X, columns=["a", "b"]) if isinstance(change.get("X_unpaired"), pd.DataFrame) else X
     arguments = {"X": X, "y": labels, **{name: change.pop(name) for name in ("y", "X_unpaired") if name in change}}
     with pytest.raises(ValueError, match=complaint):
         SemiSupervisedClassifier(**{**QUICK, **change}).fit(**arguments)

@@ -108,7 +108,9 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
         raise ValueError("network has no parameters: there is nothing to learn.")
     with torch.no_grad():
         try:
-            came = tuple(network(torch.zeros(2, dim_x, dtype=parameter.dtype, device=parameter.device)).shape)
+            came = tuple(
+                copy.deepcopy(network)(torch.zeros(2, dim_x, dtype=parameter.dtype, device=parameter.device)).shape
+            )
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ValueError(
                 f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"

@@ -7,7 +7,7 @@ unlabelled rows say where x is, and the class prior stands for the unpaired y's.
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from numbers import Integral, Real
@@ -75,10 +75,11 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
     Arguments you may want:
         objective: "marginal", the bounded objective; "supervised" ignores unlabelled rows; "inverse_eot" is the paper's loss.
         class_prior: How common the classes are: "uniform"; as among the "labelled" rows, drawn towards uniform by as much as
-            their counts could differ by chance; or one number for each of `classes_`, in their order.
+            their counts could differ by chance; or one number for each of `classes_`, in their order or by name.
         unlabelled: What stands for a missing label in y. None and NaN always do.
         network: "mlp", "cnn" (for images), or a torch module that takes rows to one number a class and whose layers are drawn
-            afresh for each member. "auto" is "cnn" for images of 16 × 16 pixels or more, and "mlp" for all else.
+            afresh for each member (without dropout and batch norm: members are trained together). "auto" is "cnn" for images of
+            16 × 16 pixels or more, and "mlp" for all else.
         hidden: The hidden widths of the "mlp".
         time_budget: The seconds a fit may take.
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
@@ -136,7 +137,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
 
     _parameter_constraints = {
         "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
-        "class_prior": [StrOptions({"labelled", "uniform"}), "array-like"],
+        "class_prior": [StrOptions({"labelled", "uniform"}), "array-like", dict],
         "unlabelled": "no_validation",
         "network": [StrOptions({"auto", "mlp", "cnn"}), nn.Module],
         "hidden": ["array-like"],
@@ -163,7 +164,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         self,
         *,
         objective: Literal["marginal", "inverse_eot", "supervised"] = "marginal",
-        class_prior: Literal["labelled", "uniform"] | Sequence[float] = "labelled",
+        class_prior: Literal["labelled", "uniform"] | Sequence[float] | Mapping[Any, float] = "labelled",
         unlabelled: Any = -1,
         network: Literal["auto", "mlp", "cnn"] | nn.Module = "auto",
         hidden: Sequence[int] = (256, 256),
@@ -237,8 +238,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "plan_")
         rows = torch.tensor(self._check_x(X))
         with torch.no_grad():
-            parts = [self.plan_.log_probs(self._scaled(some)) for some in rows.split(ROWS_AT_ONCE)]
-        return torch.cat(parts).double().numpy()
+            parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
+        return torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(class|x), (rows, classes)."""
@@ -249,14 +250,24 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         best = self.predict_log_proba(X).argmax(1)
         return self.classes_[best]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy on the rows that have a label."""
+        check_is_fitted(self, "plan_")
+        labels, is_labelled = _split_labels(y, self.unlabelled)
+        if not is_labelled.any():
+            raise ValueError("No row of y has a label: there is nothing to score by.")
+        is_right = self.predict(X)[is_labelled] == labels
+        weight = checks.as_weight(sample_weight, is_labelled[:, None], "sample_weight")[is_labelled]
+        return float(np.average(is_right, weights=weight))
+
     def summary(self) -> str:
         """What was learnt, from what, and how far to trust it, in a paragraph."""
         check_is_fitted(self, "plan_")
         data = f"Learnt {len(self.classes_)} classes from {self.n_labelled_} labelled and {self.n_unlabelled_} unlabelled rows"
         if math.isnan(self.validation_score_):
             return (
-                f"{data}; below {LEAST_TO_HOLD_OUT} labelled rows none is held out, so nothing is known about how good it is. "
-                f"Training {self.ended_}."
+                f"{data}; with fewer than {LEAST_TO_HOLD_OUT} labelled rows, or one member, none is held out, so nothing is "
+                f"known about how good it is. Training {self.ended_}."
             )
         gain = f"; the unlabelled rows brought {self.unpaired_gain_:+.3f} ± {self.unpaired_gain_error_:.3f}"
         return (
@@ -297,6 +308,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
                     "This classifier has a network of your own, and files hold no code: pass the module, load(path, network=…)."
                 )
             settings["network"] = network
+        elif network is not None:
+            raise ValueError(
+                f"This classifier has the network {settings['network']!r} and needs no other: leave it out."
+            )
         model = cls(**settings)
         feature_names, is_silent = fitted.pop("feature_names_in_"), fitted.pop("is_silent")
         if feature_names is not None:
@@ -313,7 +328,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
             members = [_empty_plan(None if silent else make(), len(model.classes_)) for silent in is_silent]
         plan = ClassEnsemble(members, torch.ones(len(members)))
-        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        try:
+            plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        except RuntimeError as error:
+            raise ValueError(f"The network is not like the one this classifier was fitted with: {error}") from error
         model.plan_ = plan.eval().requires_grad_(False)
         return model
 
@@ -337,7 +355,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, number = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"All labelled rows are of one class, {self.classes_[0]!r}: label at least one row of each class."
+                f"All labelled rows are of one class, {self.classes_.tolist()[0]!r}: label at least one row of each class. "
+                f"({(~is_labelled).sum()} rows have none: {self.unlabelled!r}, None or NaN says so; unlabelled= sets another.)"
             )
         self.class_prior_ = self._prior(np.bincount(number, weights=weight[is_labelled]))
         rows, rows_weight = [x[is_labelled], x[~is_labelled]], [weight[is_labelled], weight[~is_labelled]]
@@ -376,7 +395,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
                 f"{name} holds images of (channels, height, width) {came}, but {self.image_shape_} were expected."
             )
         if name != "X":
-            return checks.as_rows(images, name, n_columns=self.n_features_in_)
+            names = getattr(self, "feature_names_in_", None)
+            return checks.as_rows(
+                images, name, n_columns=self.n_features_in_, names=None if names is None else list(names)
+            )
         rows = checks.as_rows(images, name)
         validate_data(self, images, reset=is_new, skip_check_array=True)  # scikit-learn's check of columns and names
         if is_new and self.image_shape_ is not None and math.prod(self.image_shape_) != rows.shape[1]:
@@ -389,14 +411,19 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.class_prior, str):
             uniform = np.full(len(counts), 1 / len(counts))
             return _shrunk(counts, uniform) if self.class_prior == "labelled" else uniform
-        prior = np.asarray(self.class_prior, dtype=np.float64)
+        given = self.class_prior
+        if isinstance(given, Mapping):
+            given = [given.get(label, math.nan) for label in self.classes_.tolist()]
+        prior = np.asarray(given, dtype=np.float64)
         if prior.shape != counts.shape:
             raise ValueError(
                 f"class_prior has {prior.size} numbers, but the labelled rows hold {len(counts)} classes, "
                 f"{self.classes_.tolist()}: one number for each is needed, and at least one labelled row of each class."
             )
         if not (np.isfinite(prior).all() and (prior > 0).all()):
-            raise ValueError(f"class_prior must hold positive numbers, but {prior.tolist()} came.")
+            raise ValueError(
+                f"class_prior must hold a positive number for each of {self.classes_.tolist()}, but {self.class_prior} came."
+            )
         return prior / prior.sum()
 
     def _scaler(self, source: Tensor, weight: Tensor) -> Scaler:
@@ -523,12 +550,12 @@ def _empty_plan(network: nn.Module | None, n_classes: int) -> ClassPlan:
 def _split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
     """The labels of the labelled rows, and which rows they are."""
     y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
-    values = np.asarray(y.to_numpy() if isinstance(y, pd.Series | pd.DataFrame) else y)
+    if isinstance(y, pd.Series | pd.DataFrame):
+        y = y.astype(object).to_numpy()  # nullable and categorical columns have gaps of their own kinds
+    values = y if isinstance(y, np.ndarray) else np.array(y, dtype=object)  # numpy would make words of a list with gaps
     if values.ndim == 2 and values.shape[1] == 1:
-        checks.warn_user(
-            "A column-vector y was passed when a 1d array was expected: it is taken as one label a row.",
-            DataConversionWarning,
-        )
+        text = "A column-vector y was passed when a 1d array was expected: it is taken as one label a row."
+        checks.warn_user(text, DataConversionWarning)
         values = values[:, 0]
     if values.ndim != 1:
         raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {values.shape} instead.")
@@ -536,11 +563,15 @@ def _split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
     if values.dtype.kind in "OSU":
         # Words are compared with words alone: numpy would warn, and "1" is not 1.
         is_word = isinstance(unlabelled, str)
-        is_labelled &= np.array([isinstance(label, str) != is_word or label != unlabelled for label in values], bool)
+        named = values[is_labelled]
+        is_labelled[is_labelled] = [isinstance(label, str) != is_word or label != unlabelled for label in named]
     elif isinstance(unlabelled, Real):
         is_labelled &= values != unlabelled
     labels = values[is_labelled]
-    if labels.dtype.kind == "O":  # gaps made it so: what is left may be plain numbers or words
+    if labels.dtype.kind == "O":  # what is left beside the gaps may be plain numbers or words
+        kinds = sorted({"words" if isinstance(label, str) else "numbers" for label in labels})
+        if len(kinds) > 1:
+            raise ValueError(f"Labels must be of one kind, but words and numbers came, such as {labels[:3].tolist()}.")
         labels = np.array(labels.tolist())
     if len(labels):
         check_classification_targets(labels)
