@@ -44,9 +44,7 @@ SEARCH_PART = 0.3  # the steps of a short trial, as a part of a full one …
 SEARCH_HASTE = 1.5  # … and how much longer each of them is
 TIE = 0.25  # standard errors: candidates nearer than this are tied, and the smoother one is taken
 IGNORE_X_PAIRS = 2.0  # the model that ignores x gets the share of this many pairs beforehand: it bounds every loss
-LOG_ODDS = (
-    -2.0
-)  # beforehand, of a search's winner against ignoring x: of dozens of candidates, one is lucky on a handful of pairs
+LOG_ODDS = -2.0  # beforehand, of the search's winner against ignoring x: of dozens of candidates one is lucky
 RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
 LEAST_STEPS = 100  # a rival that ran out of time before has not been given a chance
 LEAST_SHARE = 0.03  # a final trial with less than this is left out of the mixture

@@ -5,14 +5,12 @@ continuous case serve here as they are: the target is the K classes, each weight
 average prediction over all x's has the classes in the shares of the prior.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from fewpairs import objectives
 from fewpairs.data import Samples
-from fewpairs.plans import Plan
+from fewpairs.plans import Ensemble, Plan
 
 __all__ = ["ClassCost", "ClassEnsemble", "ClassPlan", "ClassPotential", "decisive_marginal"]
 
@@ -92,23 +90,8 @@ class ClassPlan(Plan):
         return self.potential(y)
 
 
-class ClassEnsemble(nn.Module):
-    """Creates the average Σ_m share_m p_m(k|x) of several plans.
-
-    Arguments:
-        members: The plans.
-        shares: Their weights; they sum to one.
-    """
-
-    def __init__(self, members: Sequence[ClassPlan], shares: Tensor) -> None:
-        super().__init__()
-        self._members = nn.ModuleList(members)
-        self.shares: Tensor
-        self.register_buffer("shares", shares)
-
-    @property
-    def members(self) -> list[ClassPlan]:
-        return list(self._members)  # type: ignore[arg-type]
+class ClassEnsemble(Ensemble):
+    """Creates the average Σ_m share_m p_m(k|x) of several class plans."""
 
     def log_probs(self, x: Tensor) -> Tensor:
         """log p(k|x) of all classes, (rows, K)."""

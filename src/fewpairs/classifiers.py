@@ -254,6 +254,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         """The accuracy on the rows that have a label."""
         check_is_fitted(self, "plan_")
         labels, is_labelled = _split_labels(y, self.unlabelled)
+        checks.refuse_unequal(len(self._check_x(X)), len(is_labelled))
         if not is_labelled.any():
             raise ValueError("No row of y has a label: there is nothing to score by.")
         is_right = self.predict(X)[is_labelled] == labels

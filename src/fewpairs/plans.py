@@ -21,7 +21,7 @@ from fewpairs.costs import SlopeCost, slope_cost
 from fewpairs.potentials import ATOMS, MixturePotential
 from fewpairs.products import logsumexp_product
 
-__all__ = ["EnsemblePlan", "MixturePlan", "Plan"]
+__all__ = ["Ensemble", "EnsemblePlan", "MixturePlan", "Plan"]
 
 
 class Plan(nn.Module, ABC):
@@ -141,23 +141,27 @@ class MixturePlan(Plan):
         return self.conditional(x).sample((n_samples,), generator=generator)
 
 
-class EnsemblePlan(nn.Module):
-    """Creates the plan p(y|x) = Σ_k share_k p_k(y|x) of several plans: a mixture of mixtures, still in closed form.
+class Ensemble(nn.Module):
+    """Creates several plans with a share each; what is averaged is said by the kinds of it.
 
     Arguments:
         members: The plans.
         shares: Their weights; they sum to one.
     """
 
-    def __init__(self, members: Sequence[MixturePlan], shares: Tensor) -> None:
+    def __init__(self, members: Sequence[Plan], shares: Tensor) -> None:
         super().__init__()
         self._members = nn.ModuleList(members)
         self.shares: Tensor
         self.register_buffer("shares", shares)
 
     @property
-    def members(self) -> list[MixturePlan]:
-        return list(self._members)  # type: ignore[arg-type]
+    def members(self) -> list[Any]:
+        return list(self._members)
+
+
+class EnsemblePlan(Ensemble):
+    """Creates the plan p(y|x) = Σ_k share_k p_k(y|x) of several mixture plans: a mixture of mixtures, still in closed form."""
 
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         """log p(y|x), one number a row."""

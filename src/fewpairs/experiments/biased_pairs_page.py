@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fewpairs.experiments.biased_pairs import AS_SHIPPED, CORRECTIONS, NONE, OBJECTIVES, Correction, Plan
 from fewpairs.experiments.cells import Outcomes
-from fewpairs.experiments.comparisons import mean_and_spread, tied_for_best
+from fewpairs.experiments.comparisons import gain_over, mean_and_spread, tied_for_best
 from fewpairs.plots import plot_curves
 from fewpairs.report import Entry, Page
 
@@ -38,11 +36,7 @@ class _Numbers:
 
     def gain(self, world: str, objective: str, correction: Correction, strength: float) -> tuple[float, float]:
         """How much better than without a correction, over the same draws, and the standard error; NaN where cells are missing."""
-        mine, others = (self.nll(world, objective, one, strength) for one in (correction, WITHOUT))
-        if not mine or len(mine) != len(others):
-            return math.nan, math.nan
-        gain = np.array(others) - np.array(mine)
-        return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
+        return gain_over(*(self.nll(world, objective, one, strength) for one in (WITHOUT, correction)))
 
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:

@@ -233,9 +233,7 @@ def _run_in_pool(batches: Sequence[list[Cell]], store: Store, n_jobs: int, devic
 def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(1)
-    threadpool_limits(
-        1
-    )  # BLAS has threads of its own: with sixteen workers, scikit-learn's fits took thirty times as long
+    threadpool_limits(1)  # BLAS has threads of its own, and with sixteen workers far too many
 
 
 def _run_batch(cells: list[Cell], store: Store, device: str) -> list[Outcome]:

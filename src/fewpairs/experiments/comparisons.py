@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["is_behind", "mean_and_spread", "tied_for_best"]
+__all__ = ["gain_over", "is_behind", "mean_and_spread", "tied_for_best"]
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -16,6 +16,15 @@ def mean_and_spread(values: Sequence[float]) -> str:
     digits = 0 if abs(mean) >= 100 else 1 if abs(mean) >= 10 else 2 if abs(mean) >= 1 else 3 if abs(mean) >= 0.1 else 4
     spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{mean:.{digits}f}{spread}"
+
+
+def gain_over(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """By how much values are above others on average, draw by draw, and the standard error; NaN where draws are missing, or one is
+    too few for an error."""
+    if len(values) == 0 or len(values) != len(others):
+        return math.nan, math.nan
+    gain = np.asarray(values) - np.asarray(others)
+    return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
 
 
 def is_behind(values: Sequence[float], best: Sequence[float]) -> bool:

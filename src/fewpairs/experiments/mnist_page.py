@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fewpairs.experiments.cells import Outcomes
-from fewpairs.experiments.comparisons import mean_and_spread, tied_for_best
+from fewpairs.experiments.comparisons import gain_over, mean_and_spread, tied_for_best
 from fewpairs.experiments.mnist import (
     BOUNDED,
     METHODS,
@@ -46,11 +46,7 @@ class _Numbers:
     def gain(self, measure: str, grid: Grid, rival: str, *where: Any) -> tuple[float, float]:
         """How much more of it the default has than a rival, over the same seeds, and the standard error; NaN where cells are
         missing."""
-        mine, others = (self.of(measure, grid, method, *where) for method in (BOUNDED, rival))
-        if not mine or len(mine) != len(others):
-            return math.nan, math.nan
-        gain = np.array(mine) - np.array(others)
-        return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
+        return gain_over(*(self.of(measure, grid, method, *where) for method in (BOUNDED, rival)))
 
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
