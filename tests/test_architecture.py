@@ -38,6 +38,7 @@ ROOMS = [
     "novelty",
     "progress",
     "files",
+    "saving",
     "faces",
     "estimators",
     "classifiers",

@@ -4,12 +4,11 @@ The same objective, smoothing, training and choice as for continuous y, with cla
 unlabelled rows say where x is, and the class prior stands for the unpaired y's.
 """
 
+import copy
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -31,11 +30,11 @@ from fewpairs.class_networks import make_cnn, make_mlp_classifier, refuse_unfit,
 from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import as_device
-from fewpairs.files import write_model
 from fewpairs.folds import Folds
 from fewpairs.makers import Clock
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.progress import progress_bar
+from fewpairs.saving import Saved
 from fewpairs.training import Settings
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -54,9 +53,12 @@ FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends so
 FITTED = (
     "candidates_",
     "chosen_",
+    "class_prior_",
+    "classes_",
     "ended_",
     "finals_",
     "image_shape_",
+    "label_type_",
     "n_features_in_",
     "n_labelled_",
     "n_unlabelled_",
@@ -69,7 +71,7 @@ FITTED = (
 )
 
 
-class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
+class SemiSupervisedClassifier(Saved, ClassifierMixin, BaseEstimator):
     """Learns p(class|x) from labelled and unlabelled rows.
 
     Arguments you may want:
@@ -129,6 +131,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
         (3, 2)
     """
 
+    fitted_names, fitted_parts = FITTED, {"x_scaler_": Scaler}
     plan_: ClassEnsemble
     classes_: np.ndarray
     class_prior_: np.ndarray
@@ -278,63 +281,48 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
             f"{self.chosen_['adversarial']}. Training {self.ended_}."
         )
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
-        check_is_fitted(self, "plan_")
-        settings = self.get_params()
-        if not isinstance(self.random_state, Integral | None):
-            settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
-        if isinstance(self.network, nn.Module):
-            settings["network"] = None  # code is not saved: `load` is handed the module again
-        fitted = {name: getattr(self, name) for name in FITTED}
-        fitted["feature_names_in_"] = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
-        fitted["classes_"], fitted["label_type"] = self.classes_.tolist(), self.classes_.dtype.str
-        fitted["is_silent"] = [not any(True for _ in plan.cost.parameters()) for plan in self.plan_.members]
-        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
-        tensors |= {"x_scaler_.loc": self.x_scaler_.loc, "x_scaler_.scale": self.x_scaler_.scale}
-        tensors["class_prior_"] = torch.from_numpy(self.class_prior_)
-        write_model(path, tensors, {"estimator": type(self).__name__, "settings": settings, "fitted": fitted})
-
     @classmethod
-    def _from_file(
+    def from_file(
         cls,
         tensors: dict[str, Tensor],
         settings: dict[str, Any],
         fitted: dict[str, Any],
         network: nn.Module | None = None,
     ) -> Self:
-        if settings["network"] is None:
-            if network is None:
-                raise ValueError(
-                    "This classifier has a network of your own, and files hold no code: pass the module, load(path, network=…)."
-                )
-            settings["network"] = network
-        elif network is not None:
+        """The model that `save` took apart; a network of the user's own is handed in again."""
+        if settings["network"] is None and network is None:
+            raise ValueError(
+                "This classifier has a network of your own, and files hold no code: pass the module, load(path, network=…)."
+            )
+        if settings["network"] is not None and network is not None:
             raise ValueError(
                 f"This classifier has the network {settings['network']!r} and needs no other: leave it out."
             )
-        model = cls(**settings)
-        feature_names, is_silent = fitted.pop("feature_names_in_"), fitted.pop("is_silent")
-        if feature_names is not None:
-            model.feature_names_in_ = np.array(feature_names, dtype=object)
-        model.classes_ = np.array(fitted.pop("classes_"), dtype=np.dtype(fitted.pop("label_type")))
-        fitted["image_shape_"] = None if fitted["image_shape_"] is None else tuple(fitted["image_shape_"])
-        for candidate in (fitted["chosen_"], *fitted["finals_"], *fitted["candidates_"]):
-            candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
-        for name, value in fitted.items():
-            setattr(model, name, value)
-        model.class_prior_ = tensors["class_prior_"].numpy()
-        model.x_scaler_ = Scaler(tensors["x_scaler_.loc"], tensors["x_scaler_.scale"])
-        make = partial(model._make_network, hidden=tuple(model.hidden))
-        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
-            members = [_empty_plan(None if silent else make(), len(model.classes_)) for silent in is_silent]
-        plan = ClassEnsemble(members, torch.ones(len(members)))
+        settings["network"] = settings["network"] or network
         try:
-            plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+            return super().from_file(tensors, settings, fitted)
         except RuntimeError as error:
             raise ValueError(f"The network is not like the one this classifier was fitted with: {error}") from error
-        model.plan_ = plan.eval().requires_grad_(False)
-        return model
+
+    def _plain_settings(self) -> dict[str, Any]:
+        settings = super()._plain_settings()
+        return {**settings, "network": None} if isinstance(self.network, nn.Module) else settings
+
+    def _shape_of(self, plan: ClassPlan) -> dict[str, Any]:
+        return {"is_silent": isinstance(plan.cost.network, Silent)}
+
+    def _empty_plan(self, shapes: list[Any]) -> ClassEnsemble:
+        n_classes, hidden = len(self.classes_), tuple(self.hidden)
+        networks = [Silent(n_classes) if shape["is_silent"] else self._make_network(hidden) for shape in shapes]
+        potential = ClassPotential(torch.zeros(n_classes))
+        return ClassEnsemble(
+            [ClassPlan(ClassCost(network), copy.deepcopy(potential)) for network in networks], torch.ones(len(networks))
+        )
+
+    def _restore(self) -> None:
+        self.classes_ = np.array(self.classes_, dtype=np.dtype(self.label_type_))
+        self.class_prior_ = np.array(self.class_prior_)
+        self.image_shape_ = None if self.image_shape_ is None else tuple(self.image_shape_)
 
     def _gather(self, X: Any, y: Any, sample_weight: Any, X_unpaired: Any) -> Samples:
         """Checks everything that comes in; labelled rows are pairs, all rows are the source, and the target are the classes."""
@@ -354,6 +342,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):
                 "each class needs one. To find groups without any labels, cluster."
             )
         self.classes_, number = np.unique(labels, return_inverse=True)
+        self.label_type_ = self.classes_.dtype.str
         if len(self.classes_) < 2:
             raise ValueError(
                 f"All labelled rows are of one class, {self.classes_.tolist()[0]!r}: label at least one row of each class. "
@@ -542,10 +531,6 @@ def _shrunk(counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:
 
 def _none(rows: Tensor) -> Tensor:
     return torch.full((len(rows),), -1)
-
-
-def _empty_plan(network: nn.Module | None, n_classes: int) -> ClassPlan:
-    return ClassPlan(ClassCost(network or Silent(n_classes)), ClassPotential(torch.zeros(n_classes)))
 
 
 def _split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -6,10 +6,9 @@ plan (`plans`) in float64 and in the user's units.
 """
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -27,7 +26,6 @@ from fewpairs.choice import MANY_PAIRS, MOST_OUTPUTS_FULL, RUNGS, Choice, choose
 from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import ClosedFormTranslator, as_device
-from fewpairs.files import write_model
 from fewpairs.folds import Folds, row_keys
 from fewpairs.makers import Candidate, Clock, MixtureMaker
 from fewpairs.nn import ACTIVATIONS
@@ -36,6 +34,7 @@ from fewpairs.plans import EnsemblePlan, MixturePlan
 from fewpairs.potentials import ATOMS
 from fewpairs.progress import progress_bar
 from fewpairs.recipes import RECIPES
+from fewpairs.saving import Saved
 from fewpairs.training import Settings
 
 __all__ = ["MixtureTranslator", "fit_together"]
@@ -71,7 +70,7 @@ PARTS: dict[str, Any] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhoo
 TENSORS = ("fold_keys_", "folds_")
 
 
-class MixtureTranslator(ClosedFormTranslator):
+class MixtureTranslator(Saved, ClosedFormTranslator):
     """Learns p(y|x) as a mixture of Gaussians in closed form, from pairs and unpaired rows (EBiEOT-GMM).
 
     Arguments you may want:
@@ -148,6 +147,7 @@ class MixtureTranslator(ClosedFormTranslator):
         (3, 40, 1)
     """
 
+    fitted_names, fitted_tensors, fitted_parts = FITTED, TENSORS, PARTS
     plan_: EnsemblePlan
     n_folds_: int
     folds_: Tensor
@@ -364,40 +364,11 @@ class MixtureTranslator(ClosedFormTranslator):
             f"{1 - self.linear_share_ - sum(final['share'] for final in self.finals_):.0%} ignore x. Training {self.ended_}."
         )
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
-        check_is_fitted(self, "plan_")
-        settings = self.get_params()
-        if not isinstance(self.random_state, Integral | None):
-            settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
-        fitted = {name: getattr(self, name) for name in FITTED}
-        fitted["members"] = [plan.shape() for plan in self.plan_.members]
-        fitted["feature_names_in_"] = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
-        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
-        tensors |= {name: getattr(self, name) for name in TENSORS}
-        for name, kind in PARTS.items():
-            tensors |= {f"{name}.{part.name}": getattr(getattr(self, name), part.name) for part in fields(kind)}
-        write_model(path, tensors, {"estimator": type(self).__name__, "settings": settings, "fitted": fitted})
+    def _shape_of(self, plan: MixturePlan) -> dict[str, Any]:
+        return plan.shape()
 
-    @classmethod
-    def _from_file(cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any]) -> Self:
-        model = cls(**settings)
-        feature_names, members = fitted.pop("feature_names_in_"), fitted.pop("members")
-        if feature_names is not None:
-            model.feature_names_in_ = np.array(feature_names, dtype=object)
-        for candidate in (fitted["chosen_"], *fitted["finals_"], *fitted["candidates_"]):
-            candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
-        for name, value in fitted.items():
-            setattr(model, name, value)
-        for name in TENSORS:
-            setattr(model, name, tensors[name])
-        for name, kind in PARTS.items():
-            setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
-        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
-            plan = EnsemblePlan([MixturePlan.of_shape(**shape) for shape in members], torch.ones(len(members))).double()
-        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
-        model.plan_ = plan.eval().requires_grad_(False)
-        return model
+    def _empty_plan(self, shapes: list[Any]) -> EnsemblePlan:
+        return EnsemblePlan([MixturePlan.of_shape(**shape) for shape in shapes], torch.ones(len(shapes))).double()
 
     def _learn(self, samples: Samples, clock: Clock, *, is_bias_known: bool) -> None:
         is_continued = self.warm_start and hasattr(self, "plan_")

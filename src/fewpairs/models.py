@@ -28,4 +28,4 @@ def load(path: str | os.PathLike, *, network: nn.Module | None = None) -> Any:
     more = {} if network is None else {"network": network}
     if network is not None and kind != "SemiSupervisedClassifier":
         raise ValueError(f"{str(path)!r} holds a {kind}, which takes no network. Leave it out.")
-    return KINDS[kind]._from_file(tensors, description["settings"], description["fitted"], **more)
+    return KINDS[kind].from_file(tensors, description["settings"], description["fitted"], **more)

@@ -19,8 +19,8 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 
 def gain_over(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """By how much values are above others on average, draw by draw, and the standard error; NaN where draws are missing, or one is
-    too few for an error."""
+    """By how much values are above others on average, draw by draw, and the standard error; NaN where draws are missing, or too
+    few for an error."""
     if len(values) == 0 or len(values) != len(others):
         return math.nan, math.nan
     gain = np.asarray(values) - np.asarray(others)
