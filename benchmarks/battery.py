@@ -162,7 +162,21 @@ def describe(outcomes: list[dict[str, Any]]) -> str:
         f"  {outcome['gain_over_better']:+.3f} ± {outcome['error']:.3f}  problem {outcome['seed']}: {outcome['kind']}"
         for outcome in sorted(outcomes, key=lambda outcome: outcome["gain_over_better"])[:8]
     ]
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for outcome in outcomes:
+        kinds.setdefault(unpaired_rows(outcome["kind"]), []).append(outcome)
+    lines += ["", "by unpaired rows:"] + [
+        f"  {name:11s} {len(some):3d} problems, {sum(map(is_worse, some))} worse, mean gain over supervised (cut at ±2) "
+        f"{np.mean([np.clip(outcome['gain_over_supervised'], -2, 2) for outcome in some]):+.3f}"
+        for name, some in sorted(kinds.items())
+    ]
     return "\n".join(lines)
+
+
+def unpaired_rows(kind: str) -> str:
+    """Which unpaired rows a problem of this kind has."""
+    has = [name for name, letter in (("x's", "Q"), ("y's", "R")) if f"{letter}=0" not in kind.split(", ")]
+    return " and ".join(has) or "none"
 
 
 def main() -> None:

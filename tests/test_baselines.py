@@ -10,9 +10,9 @@ from sklearn.base import clone
 from torch import nn
 
 from fewpairs.baselines import CGMM, CGMMSS, REGISTRY, Baseline, DensityBaseline, Regression
-from fewpairs.baselines.loops import Loop, deal, hold_out
 from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian, TwoBranches
+from fewpairs.loops import Loop, deal, hold_out
 
 QUICK = {"max_steps": 20, "random_state": 0, "verbose": False}
 

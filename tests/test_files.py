@@ -68,7 +68,7 @@ def test_another_format_is_refused(version: int, remedy: str, model_file, monkey
     monkeypatch.setattr(files, "FORMAT_VERSION", version)
     files.write_model(model_file, tensors, description)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=rf"format version {version}, and this fewpairs reads version 2. {remedy}"):
+    with pytest.raises(ValueError, match=rf"format version {version}, and this fewpairs reads version 3. {remedy}"):
         load(model_file)
 
 

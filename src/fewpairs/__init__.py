@@ -15,7 +15,16 @@ from fewpairs.classifiers import SemiSupervisedClassifier
 from fewpairs.data import Samples, split_frame
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.models import load
+from fewpairs.neural import NeuralTranslator
 
-__all__ = ["MixtureTranslator", "Samples", "SemiSupervisedClassifier", "Unpaired", "load", "split_frame"]
+__all__ = [
+    "MixtureTranslator",
+    "NeuralTranslator",
+    "Samples",
+    "SemiSupervisedClassifier",
+    "Unpaired",
+    "load",
+    "split_frame",
+]
 
 __version__ = "0.1.0"

@@ -34,7 +34,7 @@ from fewpairs.folds import Folds
 from fewpairs.makers import Clock
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.progress import progress_bar
-from fewpairs.saving import Saved
+from fewpairs.saving import SavedEnsemble
 from fewpairs.training import Settings
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -71,7 +71,7 @@ FITTED = (
 )
 
 
-class SemiSupervisedClassifier(Saved, ClassifierMixin, BaseEstimator):
+class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     """Learns p(class|x) from labelled and unlabelled rows.
 
     Arguments you may want:
@@ -320,6 +320,7 @@ class SemiSupervisedClassifier(Saved, ClassifierMixin, BaseEstimator):
         )
 
     def _restore(self) -> None:
+        super()._restore()
         self.classes_ = np.array(self.classes_, dtype=np.dtype(self.label_type_))
         self.class_prior_ = np.array(self.class_prior_)
         self.image_shape_ = None if self.image_shape_ is None else tuple(self.image_shape_)

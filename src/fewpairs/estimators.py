@@ -34,7 +34,7 @@ from fewpairs.plans import EnsemblePlan, MixturePlan
 from fewpairs.potentials import ATOMS
 from fewpairs.progress import progress_bar
 from fewpairs.recipes import RECIPES
-from fewpairs.saving import Saved
+from fewpairs.saving import SavedEnsemble
 from fewpairs.training import Settings
 
 __all__ = ["MixtureTranslator", "fit_together"]
@@ -70,7 +70,7 @@ PARTS: dict[str, Any] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhoo
 TENSORS = ("fold_keys_", "folds_")
 
 
-class MixtureTranslator(Saved, ClosedFormTranslator):
+class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     """Learns p(y|x) as a mixture of Gaussians in closed form, from pairs and unpaired rows (EBiEOT-GMM).
 
     Arguments you may want:
@@ -332,6 +332,15 @@ class MixtureTranslator(Saved, ClosedFormTranslator):
             )
         with torch.no_grad():
             return self.plan_.conditional(x.clamp(-FARTHEST, FARTHEST), self.y_scaler_.loc, self.y_scaler_.scale)
+
+    def plan_without(self, fold: int) -> EnsemblePlan:
+        """The plan of those members alone that have not seen the pairs of a fold, in standardised units."""
+        members, shares = self.plan_.members, self.plan_.shares
+        if self.n_folds_ == 1:
+            return self.plan_
+        # In front is the model that ignores x; behind it stand the members of each part of the ensemble, one a fold.
+        kept = [0, *range(1 + fold, len(members), self.n_folds_)]
+        return EnsemblePlan([members[number] for number in kept], shares[kept] / shares[kept].sum())
 
     def novelty(self, X: Any) -> np.ndarray:
         """How far each x is from those seen in training, one number a row: above 1 is far, and p(y|x) a guess."""

@@ -101,6 +101,10 @@ class MixturePlan(Plan):
         log_v, a = self.cost.slopes(x)
         return self.potential(y) - slope_cost(log_v, a, y) - log_partition(log_v, a, self.potential.atoms())
 
+    def log_prob_between(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x) of every x with every y, (Q, R)."""
+        return self.potential(y) - self.cost.between(x, y) - self.log_partition(x).unsqueeze(-1)
+
     def log_marginal(self, y: Tensor, source: Tensor, source_weight: Tensor | None = None) -> Tensor:
         """log p̂(y), where p̂ is the average of p(·|x) over the source, weighted if weights are given.
 
@@ -170,6 +174,11 @@ class EnsemblePlan(Ensemble):
     def log_marginal(self, y: Tensor, source: Tensor, source_weight: Tensor | None = None) -> Tensor:
         """log p̂(y), where p̂ is the average of p(·|x) over the source, weighted if weights are given."""
         each = torch.stack([member.log_marginal(y, source, source_weight) for member in self.members], dim=-1)
+        return torch.logsumexp(each + self.shares.log(), dim=-1)
+
+    def log_prob_between(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y|x) of every x with every y, (Q, R)."""
+        each = torch.stack([member.log_prob_between(x, y) for member in self.members], dim=-1)
         return torch.logsumexp(each + self.shares.log(), dim=-1)
 
     def conditional(self, x: Tensor, loc: Tensor | None = None, scale: Tensor | None = None) -> ConditionalEnsemble:

@@ -6,8 +6,6 @@ has a density, its logarithm (`_log_prob`). All of these work in standardised un
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -21,14 +19,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fewpairs import checks
-from fewpairs.baselines.loops import Loop, Step, deal, descend, hold_out
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import DensityTranslator, Translator, as_device
+from fewpairs.loops import N_TO_JUDGE, Loop, Step, deal, descend, energy_scores, hold_out, seeded
 from fewpairs.progress import progress_bar
 
 __all__ = ["Baseline", "DensityBaseline", "LikelihoodBaseline"]
 
-N_TO_JUDGE = 16  # draws at each held-out x for its energy score
 N_TO_AVERAGE = 256  # draws for a mean
 MOST_ROWS = 2**17  # rows of a network at once, in drawing and scoring
 
@@ -119,7 +116,7 @@ class Baseline(Translator):
         y_scaler = Scaler.learn(samples.target, samples.target_weight)
         samples = samples.standardise(x_scaler, y_scaler).to(dtype=torch.float32, device=device)
         samples, x_judge, y_judge = hold_out(samples, self.held_out, random)
-        with _seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
+        with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             networks = self._build(samples).to(device)
             step = self._start(networks, samples)
             loop = Loop(
@@ -154,7 +151,7 @@ class Baseline(Translator):
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
         x = self._standardised(X)
         n_draws = n_samples if self.is_stochastic else 1
-        with torch.no_grad(), _seeded(int(check_random_state(random_state).randint(2**31)), torch.device("cpu")):
+        with torch.no_grad(), seeded(int(check_random_state(random_state).randint(2**31)), torch.device("cpu")):
             rows = x.repeat(n_draws, 1)
             drawn = torch.cat([self._draw(self.networks_, some) for some in rows.split(MOST_ROWS)])
         drawn = drawn.double().unflatten(0, (n_draws, len(x))) * self.y_scaler_.scale + self.y_scaler_.loc
@@ -170,8 +167,7 @@ class Baseline(Translator):
             if not self.is_stochastic:
                 return float((self._draw(networks, x) - y).square().sum(-1).mean())
             draws = self._draw(networks, x.repeat(N_TO_JUDGE, 1)).unflatten(0, (N_TO_JUDGE, len(x)))
-            between = torch.cdist(draws.transpose(0, 1), draws.transpose(0, 1)).sum((1, 2)) / (N_TO_JUDGE - 1)
-            return float(((draws - y).norm(dim=-1).mean(0) - between / (2 * N_TO_JUDGE)).mean())
+            return float(energy_scores(draws, y).mean())
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "networks_")
@@ -227,11 +223,3 @@ class LikelihoodBaseline(DensityBaseline):
 
     def _log_prob(self, networks: Any, x: Tensor, y: Tensor) -> Tensor:
         return networks(x).log_prob(y)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Everything inside draws from torch's own generators, which begin at this seed and are put back afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

@@ -17,9 +17,9 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from fewpairs import objectives
 from fewpairs.baselines.base import DensityBaseline, LikelihoodBaseline
-from fewpairs.baselines.loops import Step, descend
 from fewpairs.costs import SlopeCost
 from fewpairs.data import Samples
+from fewpairs.loops import Step, descend
 from fewpairs.nn import make_mlp
 from fewpairs.plans import MixturePlan
 from fewpairs.starts import place_on_samples

@@ -14,9 +14,9 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.loops import Step, descend
 from fewpairs.baselines.sinkhorn import sinkhorn
 from fewpairs.data import Samples
+from fewpairs.loops import Step, descend
 from fewpairs.nn import make_mlp
 
 __all__ = ["DCPEME", "implicit_potential"]

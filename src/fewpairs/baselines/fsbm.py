@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.loops import Step, descend
 from fewpairs.baselines.sinkhorn import log_sum_exp, sinkhorn
 from fewpairs.data import Samples
+from fewpairs.loops import Step, descend
 from fewpairs.nn import make_mlp
 
 __all__ = ["FSBM"]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.loops import Step, descend
 from fewpairs.data import Samples
+from fewpairs.loops import Step, descend
 from fewpairs.nn import make_mlp
 
 __all__ = ["CGAN", "UGAN", "logistic_error"]

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from fewpairs import checks
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.loops import Step, descend
 from fewpairs.data import Samples
+from fewpairs.loops import Step, descend
 from fewpairs.nn import make_mlp
 from fewpairs.training import Deck
 

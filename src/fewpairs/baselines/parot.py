@@ -12,8 +12,8 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.loops import Step
 from fewpairs.data import Samples
+from fewpairs.loops import Step
 from fewpairs.nn import make_mlp
 
 __all__ = ["ParOT"]

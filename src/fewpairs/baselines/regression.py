@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.baselines.loops import Step, descend
 from fewpairs.data import Samples
+from fewpairs.loops import Step, descend
 from fewpairs.nn import make_mlp
 
 __all__ = ["Regression"]

@@ -1,10 +1,12 @@
-"""The loop that all baselines share: steps of the method's own making, looks at held-out pairs, and the best look is kept."""
+"""The loop of methods with networks: steps of their own making, looks at held-out pairs, and the best look is kept."""
 
 import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +16,11 @@ from fewpairs.data import Samples
 from fewpairs.folds import Folds
 from fewpairs.training import Deck
 
-__all__ = ["Loop", "Step", "deal", "descend", "hold_out"]
+__all__ = ["N_TO_JUDGE", "Loop", "Step", "deal", "descend", "energy_scores", "hold_out", "seeded"]
 
-Step = Callable[[Samples], Mapping[str, Tensor]]  # one step with a minibatch; the losses it saw, by name
+Step = Callable[[Any], Mapping[str, Tensor]]  # one step with a minibatch; the losses it saw, by name
 
+N_TO_JUDGE = 16  # draws at each held-out x for its energy score
 N_LOOKS = 30
 FIRST_LOOK = 10
 
@@ -54,7 +57,7 @@ class Loop:
         self,
         networks: nn.Module,
         step: Step,
-        batches: Iterator[Samples],
+        batches: Iterator[Any],
         judge: Callable[[], float],
     ) -> None:
         """Improves the networks in place.
@@ -62,7 +65,7 @@ class Loop:
         Arguments:
             networks: Everything that is learnt.
             step: One step of training with a minibatch; returns its losses by name.
-            batches: The minibatches, without end.
+            batches: The minibatches, whatever the step takes as one, without end.
             judge: The score of the networks on held-out pairs, lower is better; NaN keeps the last look.
         """
         start, number, losses = time.perf_counter(), 0, dict[str, Tensor]()
@@ -132,6 +135,21 @@ def hold_out(samples: Samples, share: float, random: np.random.RandomState) -> t
     here, p, q, r = folds.pairs == 0, folds.pairs != 0, folds.source != 0, folds.target != 0
     left = Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
     return left, samples.pairs_x[here], samples.pairs_y[here]
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Everything inside draws from torch's own generators, which begin at this seed and are put back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def energy_scores(draws: Tensor, y: Tensor) -> Tensor:
+    """E|Y − y| − ½ E|Y − Y′| of each y, lower is better. Draws are (n, rows, dim_y)."""
+    n, at_each = len(draws), draws.transpose(0, 1)
+    between = torch.cdist(at_each, at_each).sum((1, 2)) / (n * (n - 1))
+    return (draws - y).norm(dim=-1).mean(0) - between / 2
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Callable[[Samples], Tensor]) -> Step:

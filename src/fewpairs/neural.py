@@ -1,0 +1,637 @@
+"""`NeuralTranslator`: p(y|x) with any networks as cost and potential (EBiEOT-NN).
+
+Recommended, and the default for vectors: the networks correct a fitted `MixtureTranslator`, p(y|x) ∝ b(y|x) exp(−u(x, y)).
+Draws, densities and the bounded objective remain, and the correction has to earn its place on held-out pairs. Without a base it
+is the paper's algorithm: negatives by Langevin dynamics, no density. How both are learnt is in `neural_training`, what is
+learnt in `energies`.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from fewpairs import checks
+from fewpairs.class_networks import reset
+from fewpairs.data import Samples, Scaler
+from fewpairs.energies import CorrectedPlan, Energy, NeuralCost, NeuralPotential, normalise_spectrally
+from fewpairs.estimators import MixtureTranslator
+from fewpairs.faces import Translator, as_device
+from fewpairs.folds import row_keys
+from fewpairs.loops import Loop, hold_out, seeded
+from fewpairs.neural_training import DRIFTING, Contrast, Correction, Optimizer, draw_afresh
+from fewpairs.nn import ACTIVATIONS
+from fewpairs.progress import progress_bar
+from fewpairs.recipes import NEURAL_RECIPES
+from fewpairs.samplers import AdjustedLangevin, Langevin, annealed_log_partition
+from fewpairs.saving import Saved
+
+__all__ = ["LikelihoodEstimate", "NeuralTranslator"]
+
+SAMPLERS = {kind.__name__: kind for kind in (Langevin, AdjustedLangevin)}
+N_TO_AVERAGE = 256  # draws for a mean
+MOST_ROWS = 2**16  # rows of a network at once
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # parts of a correction that held-out pairs may ask for
+GRID = {1: 4096, 2: 192}  # points a side of the quadrature
+SHARE_OF_BASE = 0.6  # of a time budget
+
+
+class LikelihoodEstimate(NamedTuple):
+    """log p(y|x) as far as it can be known, one number a row, in the user's units.
+
+    Attributes:
+        log_likelihood: The estimates.
+        error: Their standard errors; of a quadrature the difference to one with half as many points a side.
+        method: "importance sampling", "quadrature" or "annealed importance sampling".
+    """
+
+    log_likelihood: np.ndarray
+    error: np.ndarray
+    method: str
+
+
+def _has_base(model: Any) -> bool:
+    return getattr(model, "base_", model.base) is not None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NeuralTranslator(Saved, Translator):
+    """Learns p(y|x) with free networks: as a correction of a `MixtureTranslator`, or alone, as the paper's EBiEOT-NN.
+
+    X and Y are tables, or images of shape (rows, channels, height, width), best in a range around zero.
+
+    Arguments you may want:
+        base: What is corrected: "mixture" is a `MixtureTranslator` with its default settings, or pass one with settings of your
+            own (if it is fitted, it is taken as it is). None learns the whole energy. "auto" is "mixture" for tables, None for
+            images.
+        cost: c, a module that takes x and y to one number a row; None is a perceptron. `energies.MapCost` is one for images.
+        potential: f, a module that takes y to one number a row; None is a perceptron.
+        objective: With a base "marginal", the bounded objective, "supervised", or "auto": what the base has found better.
+            Without one "inverse_eot", the paper's loss ("auto"), or "supervised".
+        time_budget: The seconds a fit may take, the base's included.
+        random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
+        verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
+
+    Arguments of the energy:
+        epsilon: ε, by which cost and potential are divided.
+        bound: Of a correction: u stays between −bound and bound, and so density and base differ by a factor of exp(2 bound) at
+            the most.
+        confinement: Without a base: the spread, in units of standardised y, of a Gaussian around all of p(y|x), so that it is a
+            density whatever the networks are; None leaves that out.
+        cost_hidden, potential_hidden, activation: The perceptrons.
+        spectral_norm: Whether every layer's largest singular value is held at one.
+
+    Arguments of training:
+        max_steps: The steps at the most; "auto" is 1,000, and more for more than a thousand pairs.
+        learning_rate, potential_learning_rate, betas, one_cycle, max_grad_norm: Adam's; None for the potential is as for the
+            cost.
+        batch_size: The rows of each kind in a step.
+        held_out: The share of the pairs that judge and do not teach: the networks of the best look are kept. 0 keeps the last
+            ones. With a base, its first fold judges.
+        unpaired_weight: The weight of unpaired rows under "marginal".
+        smoothing: The noise added to x in training, in standard deviations.
+        energy_penalty: The weight of the mean square of energies: it keeps them from running away.
+        n_draws: The draws of the base at each x of a step, for log Z(x).
+        standardise: Whether x and y are brought to mean zero and variance one inside; "auto" does so for tables.
+        device: "auto" takes a CUDA device if there is one, or name one.
+
+    Arguments of the chains, where there is no base:
+        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin`, with settings.
+        sampling_steps: The steps of a chain that draws a y for you.
+        start_std: The spread of the places where chains begin.
+        replay: The chance that a chain in training goes on from where that of its x was.
+        buffer_size: The x's whose chains are remembered.
+
+    Attributes:
+        plan_: The energy that was learnt, in standardised units.
+        base_: The fitted base, or None.
+        correction_gain_, correction_gain_error_: What the correction brought to the log-likelihood of held-out pairs, in nats
+            per pair. If that was not beyond one standard error, `plan_` has the strength zero and the model is its base. NaN
+            without a base.
+        history_: A list for each of "step", "seconds", "held_out" (lower is better: energy score, or minus the gain of a
+            correction), "loss", and, of chains, "energy_gap" (mean energy of negatives less that of data), "acceptance",
+            "step_size".
+        buffer_share_: The effective share of the replay buffer at the end; NaN without one.
+        n_steps_: The step whose networks were kept.
+        ended_: "finished", "out of time", "interrupted" or "diverged".
+
+    Example:
+        >>> from fewpairs.datasets import TwoBranches
+        >>> data = TwoBranches().draw(n_pairs=40, n_source=100, n_target=100, seed=0)
+        >>> model = NeuralTranslator(base=None, max_steps=3, cost_hidden=(8,), potential_hidden=(8,), random_state=0)
+        >>> model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired).sample(data.X, 2).shape
+        (2, 40, 1)
+    """
+
+    fitted_names: ClassVar[tuple[str, ...]] = (
+        "buffer_share_",
+        "correction_gain_",
+        "correction_gain_error_",
+        "ended_",
+        "history_",
+        "is_1d_",
+        "n_features_in_",
+        "n_outputs_",
+        "n_pairs_",
+        "n_steps_",
+        "n_unpaired_",
+        "objective_",
+        "step_size_",
+        "target_names_",
+        "x_shape_",
+        "y_shape_",
+    )
+    fitted_parts: ClassVar[dict[str, Any]] = {"x_scaler_": Scaler, "y_scaler_": Scaler}
+
+    base: Any = "auto"
+    cost: nn.Module | None = None
+    potential: nn.Module | None = None
+    objective: Literal["auto", "marginal", "supervised", "inverse_eot"] = "auto"
+    time_budget: float | None = None
+    random_state: Any = None
+    verbose: bool = True
+    epsilon: float = 1.0
+    bound: float = 3.0
+    confinement: float | None = 2.0
+    cost_hidden: Sequence[int] = (256, 256, 256)
+    potential_hidden: Sequence[int] = (128, 128)
+    activation: str = "leaky_relu"
+    spectral_norm: bool = False
+    max_steps: int | Literal["auto"] = "auto"
+    learning_rate: float = 1e-3
+    potential_learning_rate: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    one_cycle: bool = True
+    max_grad_norm: float | None = 10.0
+    batch_size: int = 128
+    held_out: float = 0.2
+    unpaired_weight: float = 1.0
+    smoothing: float = 0.0
+    energy_penalty: float = 0.0
+    n_draws: int = 32
+    standardise: bool | Literal["auto"] = "auto"
+    device: str = "auto"
+    sampler: Langevin = field(default_factory=Langevin)
+    sampling_steps: int = 500
+    start_std: float = 1.0
+    replay: float = 0.95
+    buffer_size: int = 10_000
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "base": [StrOptions({"auto", "mixture"}), MixtureTranslator, None],
+        "cost": [nn.Module, None],
+        "potential": [nn.Module, None],
+        "objective": [StrOptions({"auto", "marginal", "supervised", "inverse_eot"})],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "verbose": ["boolean"],
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "bound": [Interval(Real, 0, None, closed="neither")],
+        "confinement": [Interval(Real, 0, None, closed="neither"), None],
+        "cost_hidden": ["array-like"],
+        "potential_hidden": ["array-like"],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "spectral_norm": ["boolean"],
+        "max_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "potential_learning_rate": [Interval(Real, 0, None, closed="neither"), None],
+        "betas": ["array-like"],
+        "one_cycle": ["boolean"],
+        "max_grad_norm": [Interval(Real, 0, None, closed="neither"), None],
+        "batch_size": [Interval(Integral, 2, None, closed="left")],
+        "held_out": [Interval(Real, 0, 0.5, closed="both")],
+        "unpaired_weight": [Interval(Real, 0, None, closed="left")],
+        "smoothing": [Interval(Real, 0, None, closed="left")],
+        "energy_penalty": [Interval(Real, 0, None, closed="left")],
+        "n_draws": [Interval(Integral, 2, None, closed="left")],
+        "standardise": ["boolean", StrOptions({"auto"})],
+        "device": [str],
+        "sampler": [Langevin],
+        "sampling_steps": [Interval(Integral, 1, None, closed="left")],
+        "start_std": [Interval(Real, 0, None, closed="neither")],
+        "replay": [Interval(Real, 0, 1, closed="both")],
+        "buffer_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it learns from, of "pairs", "source" (all x's) and "target" (all y's)."""
+        return ("pairs",) if self.objective == "supervised" else ("pairs", "source", "target")
+
+    @classmethod
+    def from_recipe(cls, name: Literal["paper", "authors"], **changes: Any) -> Self:
+        """The paper's EBiEOT-NN, to reproduce it: "paper" as its text says, "authors" as their code runs it."""
+        if name not in NEURAL_RECIPES:
+            raise ValueError(f"There is no recipe {name!r}; the recipes are {sorted(NEURAL_RECIPES)}.")
+        return cls(**{**NEURAL_RECIPES[name], **changes})
+
+    def fit(self, X: Any, y: Any, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
+        """Learns from pairs and unpaired rows.
+
+        Arguments:
+            X: The x's of the pairs, (P, dim_x) or (P, channels, height, width).
+            y: The y's of the pairs, likewise, or (P,).
+            X_unpaired: More x's.
+            Y_unpaired: More y's.
+        """
+        self._validate_params()
+        self.x_shape_, self.y_shape_ = _shape_of(X), _shape_of(y)
+        X, X_unpaired = self._flat(X, "X", self.x_shape_), self._flat(X_unpaired, "X_unpaired", self.x_shape_)
+        y, Y_unpaired = self._flat(y, "Y", self.y_shape_), self._flat(Y_unpaired, "Y_unpaired", self.y_shape_)
+        samples = self._gather(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
+        self.n_pairs_ = len(samples.pairs_x)
+        self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
+        random, device = check_random_state(self.random_state), as_device(self.device)
+        base = self._fit_base(X, y, X_unpaired, Y_unpaired, random)
+        self.objective_ = self._objective(base)
+        self.x_scaler_, self.y_scaler_ = (base.x_scaler_, base.y_scaler_) if base else self._scalers(samples)
+        keys = row_keys(samples)
+        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
+        with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
+            energy = self._make_energy(is_bounded=base is not None).to(device)
+            lesson: Correction | Contrast
+            if base:
+                lesson = self._correction(energy, samples, base, keys)
+            else:
+                lesson = self._contrast(energy, *hold_out(samples, self.held_out, random))
+            left = None if self.time_budget is None else self.time_budget * (1 - SHARE_OF_BASE if base else 1)
+            loop = Loop(
+                self._n_steps(),
+                time_budget=left,
+                too_far=2.0 if base is None else math.inf,
+                on_step=lambda done: show("networks learn p(y|x)", done),
+            )
+            if base is None or base.ended_ != "interrupted":
+                loop.run(energy, lesson.step, lesson.batches(), lesson.judge)
+            else:
+                loop.ended = "interrupted"
+            self._keep(lesson, loop, base)
+        return self
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
+        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
+        shape.
+
+        Without a `random_state` of its own every call draws afresh, whatever the model's.
+        """
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        x = self._standardised(X)
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        if self.base_ is not None:
+            with torch.no_grad():
+                drawn = CorrectedPlan(self.base_.plan_, self.plan_).sample(x.double(), n_samples, generator)
+        else:
+            sampler = replace(self.sampler, n_steps=self.sampling_steps, step_size=self.step_size_)
+            parts = x.repeat(n_samples, 1).split(MOST_ROWS)
+            drawn = torch.cat(
+                [draw_afresh(self.plan_, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
+            )
+            drawn = drawn.double().unflatten(0, (n_samples, len(x)))
+        return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
+        return self.sample(X, N_TO_AVERAGE, random_state=0).mean(axis=0)
+
+    def energy(self, X: Any, y: Any) -> np.ndarray:
+        """−log p(y|x) up to a number that depends on x alone, one a row."""
+        x, y = self._both(X, y)
+        with torch.no_grad():
+            energy = self.plan_(x, y)
+            if self.base_ is not None:
+                energy = energy - self.base_.plan_.log_prob(x.double(), y.double())
+        return energy.double().numpy()
+
+    def estimate_log_likelihood(
+        self, X: Any, y: Any, *, n_draws: int = 1000, random_state: Any = 0
+    ) -> LikelihoodEstimate:
+        """log p(y|x) with the normaliser as well as it can be had: by draws of the base; without one by quadrature for one or two
+        outputs, and by annealed importance sampling for more.
+
+        Arguments:
+            X: The x's.
+            y: A y for each of them.
+            n_draws: The draws, or the annealed chains, for each x.
+            random_state: Where draws come from.
+        """
+        check_scalar(n_draws, "n_draws", Integral, min_val=2)
+        x, y = self._both(X, y)
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        rows = max(MOST_ROWS // n_draws, 1)
+        log_det = self.y_scaler_.scale.log().sum()
+        parts = []
+        for x_some, y_some in zip(x.split(rows), y.split(rows), strict=True):
+            if self.base_ is not None:
+                plan, method = CorrectedPlan(self.base_.plan_, self.plan_), "importance sampling"
+                with torch.no_grad():
+                    parts.append(plan.log_prob(x_some.double(), y_some.double(), n_draws, generator))
+                continue
+            if self.n_outputs_ in GRID:
+                method, (log_z, error) = "quadrature", self._integrate(x_some)
+            else:
+                method, (log_z, error) = "annealed importance sampling", self._anneal(x_some, n_draws, generator)
+            with torch.no_grad():
+                parts.append((-self.plan_(x_some, y_some) - log_z, error))
+        log_prob, error = (torch.cat(one).double() for one in zip(*parts, strict=True))
+        return LikelihoodEstimate((log_prob - log_det).numpy(), error.numpy(), method)
+
+    @available_if(_has_base)
+    def score_samples(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y|x), one number a row, in the user's units; see `estimate_log_likelihood` for how sure that is."""
+        return self.estimate_log_likelihood(X, y).log_likelihood
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The mean of `estimate_log_likelihood`: higher is better. (Not R²: this model predicts a distribution.)"""
+        scores = self.estimate_log_likelihood(X, y).log_likelihood
+        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
+
+    def summary(self) -> str:
+        """What was learnt, from what, and how far to trust it, in a paragraph."""
+        check_is_fitted(self, "plan_")
+        data = f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
+        end = f"Training {self.ended_}; the networks of step {self.n_steps_} were kept."
+        if self.base_ is None:
+            return (
+                f"{data}, by {self.objective_} with Langevin chains. Held-out energy score {self._held_out():.3f}, in "
+                f"standardised units. {self.buffer_share_:.0%} of the replay buffer still counted at the end. {end}"
+            )
+        gain = f"{self.correction_gain_:+.3f} ± {self.correction_gain_error_:.3f} nats per held-out pair"
+        if float(self.plan_.strength) == 0:
+            brought = f"Networks brought {gain}: too little to be kept, and the model is its base."
+        else:
+            brought = f"Networks brought {gain} ({float(self.plan_.strength):.0%} of what they learnt is used). {end}"
+        return f"{data}. {brought} The base: {self.base_.summary()}"
+
+    def _held_out(self) -> float:
+        return min(self.history_.get("held_out", [math.nan]))
+
+    def _fit_base(self, X: Any, y: Any, X_unpaired: Any, Y_unpaired: Any, random: Any) -> MixtureTranslator | None:
+        """The base, fitted unless it is already; None where there is none."""
+        is_table = len(self.x_shape_) == 1 and len(self.y_shape_) == 1
+        if self.base is None or (self.base == "auto" and not is_table):
+            return None
+        if isinstance(self.base, MixtureTranslator):
+            if hasattr(self.base, "plan_"):
+                return self.base
+            base = clone(self.base)
+        else:
+            base = MixtureTranslator(device=self.device, verbose=self.verbose)
+        if base.random_state is None:
+            base.random_state = int(random.randint(2**31))
+        if self.time_budget is not None:
+            base.time_budget = SHARE_OF_BASE * self.time_budget
+        return base.fit(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
+
+    def _objective(self, base: MixtureTranslator | None) -> str:
+        if base is None:
+            if self.objective == "marginal":
+                raise ValueError(
+                    'objective="marginal" needs the normaliser, which draws of a base give: leave base at "mixture", or use '
+                    'objective="inverse_eot".'
+                )
+            return "inverse_eot" if self.objective == "auto" else self.objective
+        if self.objective == "inverse_eot":
+            raise ValueError(
+                'objective="inverse_eot", the paper\'s loss, is for networks without a base: pass base=None, or use '
+                'objective="marginal".'
+            )
+        found = str(base.chosen_["objective"])
+        return ("supervised" if found == "supervised" else "marginal") if self.objective == "auto" else self.objective
+
+    def _scalers(self, samples: Samples) -> tuple[Scaler, Scaler]:
+        both = (
+            (samples.source, samples.source_weight, self.x_shape_),
+            (samples.target, samples.target_weight, self.y_shape_),
+        )
+        x_scaler, y_scaler = (
+            Scaler.learn(rows, weight)
+            if (len(shape) == 1 if self.standardise == "auto" else self.standardise)
+            else Scaler.none(rows)
+            for rows, weight, shape in both
+        )
+        return x_scaler, y_scaler
+
+    def _make_energy(self, *, is_bounded: bool) -> Energy:
+        """Fresh networks: the user's own are copied, and drawn anew."""
+        last_std = 0.01 if is_bounded else None  # a correction begins at nothing
+        options: dict[str, Any] = {"activation": self.activation, "last_std": last_std}
+        cost, potential = self.cost, self.potential
+        dims = {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
+        cost = NeuralCost(**dims, hidden=self.cost_hidden, **options) if cost is None else reset(cost)
+        potential = (
+            NeuralPotential(dim_y=self.n_outputs_, hidden=self.potential_hidden, **options)
+            if potential is None
+            else reset(potential)
+        )
+        if self.spectral_norm:
+            cost, potential = normalise_spectrally(cost), normalise_spectrally(potential)
+        limits: dict[str, Any] = {"bound": self.bound} if is_bounded else {"confinement": self.confinement}
+        limits |= {"x_shape": self.x_shape_, "y_shape": self.y_shape_}
+        return Energy(cost, potential, epsilon=self.epsilon, **limits)
+
+    def _optimizer(self) -> Optimizer:
+        return Optimizer(
+            learning_rate=self.learning_rate,
+            potential_learning_rate=self.potential_learning_rate or self.learning_rate,
+            betas=(float(self.betas[0]), float(self.betas[1])),
+            max_grad_norm=self.max_grad_norm,
+            one_cycle=self._n_steps() if self.one_cycle else None,
+        )
+
+    def _n_steps(self) -> int:
+        return round(1000 * max(self.n_pairs_ / 1000, 1) ** 0.4) if self.max_steps == "auto" else self.max_steps
+
+    def _correction(self, energy: Energy, samples: Samples, base: MixtureTranslator, keys: list[int]) -> Correction:
+        device = samples.source.device
+        known = dict(zip(base.fold_keys_.tolist(), base.folds_.tolist(), strict=True))
+        # Pairs that the base has never met are as good as held out from it: they are dealt among the folds.
+        folds = torch.tensor([known.get(key, number % base.n_folds_) for number, key in enumerate(keys)], device=device)
+        bases = [copy.deepcopy(base.plan_without(fold)).float().to(device) for fold in range(base.n_folds_)]
+        return Correction(
+            energy=energy,
+            samples=samples,
+            folds=folds,
+            bases=bases,
+            objective=self.objective_,
+            unpaired_weight=self.unpaired_weight,
+            n_draws=self.n_draws,
+            smoothing=self.smoothing,
+            energy_penalty=self.energy_penalty,
+            batch_size=self.batch_size,
+            optimizer=self._optimizer(),
+        )
+
+    def _contrast(self, energy: Energy, samples: Samples, x_judge: Tensor, y_judge: Tensor) -> Contrast:
+        return Contrast(
+            energy=energy,
+            samples=samples,
+            x_judge=x_judge,
+            y_judge=y_judge,
+            objective=self.objective_,
+            sampler=self.sampler,
+            sampling_steps=self.sampling_steps,
+            start_std=self.start_std,
+            replay=self.replay,
+            buffer_size=self.buffer_size,
+            smoothing=self.smoothing,
+            energy_penalty=self.energy_penalty,
+            batch_size=self.batch_size,
+            optimizer=self._optimizer(),
+        )
+
+    def _keep(self, lesson: Correction | Contrast, loop: Loop, base: MixtureTranslator | None) -> None:
+        """Puts what came out into the fitted attributes, and says what the user must know."""
+        energy = lesson.energy.eval().requires_grad_(False)
+        self.correction_gain_, self.correction_gain_error_, self.buffer_share_ = math.nan, math.nan, math.nan
+        self.step_size_ = self.sampler.step_size
+        if isinstance(lesson, Correction):
+            strength, self.correction_gain_, self.correction_gain_error_ = lesson.weigh(STRENGTHS)
+            energy.strength.fill_(strength)
+            energy = energy.double()
+        else:
+            self.step_size_, self.buffer_share_ = lesson.sampler.step_size, lesson.buffer_share()
+        self.base_, self.plan_ = base, energy.cpu()
+        self.history_, self.ended_ = loop.history, loop.ended
+        self.n_steps_ = int(loop.history["step"][loop.best]) if loop.history else 0
+        if loop.ended == "diverged":
+            checks.warn_user(
+                f"Training ran away; the networks of step {self.n_steps_} are kept, and history_ tells how it went. A smaller "
+                "learning_rate, an energy_penalty, smoothing or spectral_norm help; a base helps most.",
+                ConvergenceWarning,
+            )
+        elif abs(loop.history.get("energy_gap", [0.0])[-1]) > DRIFTING:
+            checks.warn_user(
+                f"Training drifts: the mean energy of the chains is {loop.history['energy_gap'][-1]:+.0f} above the data's, "
+                "so they do not reach where the data are. More steps of the sampler, an energy_penalty or spectral_norm help.",
+                ConvergenceWarning,
+            )
+        if loop.ended == "interrupted":
+            checks.warn_user("Interrupted: the best networks so far are kept.")
+
+    def _integrate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """log ∫ exp(−u) dy over a box of ten standard deviations a side, by the midpoint rule, and how much half as many points
+        a side would change it."""
+        found = []
+        for n in (GRID[self.n_outputs_] // 2, GRID[self.n_outputs_]):
+            side = (torch.arange(n, dtype=x.dtype) + 0.5) * (10 / n) - 5
+            grid = torch.cartesian_prod(*[side] * self.n_outputs_).reshape(-1, self.n_outputs_)
+            rows = [torch.logsumexp(-self.plan_(one.expand(len(grid), -1), grid), dim=0) for one in x]
+            found.append(torch.stack(rows) + self.n_outputs_ * math.log(10 / n))
+        return found[1], (found[1] - found[0]).abs()
+
+    def _anneal(self, x: Tensor, n_chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        rows = x.repeat(n_chains, 1)
+        log_weight = annealed_log_partition(
+            lambda y: self.plan_(rows, y),
+            x.new_zeros(len(rows), self.n_outputs_),
+            std=self.start_std,
+            generator=generator,
+        ).unflatten(0, (n_chains, len(x)))
+        share = log_weight.softmax(dim=0)
+        error = (share - 1 / n_chains).square().sum(0).sqrt() * math.sqrt(n_chains / (n_chains - 1))
+        return torch.logsumexp(log_weight, dim=0) - math.log(n_chains), error
+
+    def _both(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        x = self._standardised(X)
+        rows = self._check_y(self._flat(y, "Y", self.y_shape_))
+        checks.refuse_unequal(len(x), len(rows))
+        return x, self.y_scaler_(torch.tensor(rows)).to(x.dtype)
+
+    def _standardised(self, X: Any) -> Tensor:
+        check_is_fitted(self, "plan_")
+        x = self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_))))
+        return x if self.base_ is not None else x.float()
+
+    def _flat(self, rows: Any, name: str, shape: Sequence[int]) -> Any:
+        """Images as rows of numbers; tables as they are."""
+        if len(shape) == 1 or rows is None:
+            return rows
+        inner = checks.unwrap(rows)
+        came = np.shape(inner)[1:]
+        if came != tuple(shape):
+            raise ValueError(f"{name} must hold images of shape {tuple(shape)}, but {came} came.")
+        return np.asarray(inner, dtype=np.float64).reshape(len(inner), -1)
+
+    def _outputs(self, y: Tensor) -> np.ndarray:
+        return super()._outputs(y) if len(self.y_shape_) == 1 else y.unflatten(-1, tuple(self.y_shape_)).numpy()
+
+    def take_apart(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, description = super().take_apart()
+        if self.base_ is not None:
+            of_base, description["fitted"]["base_"] = self.base_.take_apart()
+            tensors |= {f"base.{name}": tensor for name, tensor in of_base.items()}
+        return tensors, description
+
+    @classmethod
+    def from_file(
+        cls,
+        tensors: dict[str, Tensor],
+        settings: dict[str, Any],
+        fitted: dict[str, Any],
+        *,
+        cost: nn.Module | None = None,
+        potential: nn.Module | None = None,
+    ) -> Self:
+        """The model that `save` took apart; networks of the user's own are handed in again."""
+        of_base = fitted.pop("base_", None)
+        for name, module in (("cost", cost), ("potential", potential)):
+            if settings[name] is not None and module is None:
+                raise ValueError(
+                    f"This model was fitted with a {name} of your own ({settings[name]}): load(path, {name}=…) needs a module "
+                    "like it."
+                )
+            settings[name] = module
+        kind = settings["sampler"].pop("kind")
+        clamp = settings["sampler"]["clamp"]
+        settings["sampler"] = SAMPLERS[kind](
+            **{**settings["sampler"], "clamp": None if clamp is None else tuple(clamp)}
+        )
+        try:
+            model = super().from_file(tensors, settings, fitted)
+        except RuntimeError as error:
+            raise ValueError(f"cost or potential are not like those this model was fitted with: {error}") from error
+        model.base_ = None
+        if of_base is not None:
+            parts = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("base.")}
+            model.base_ = MixtureTranslator.from_file(parts, of_base["settings"], of_base["fitted"])
+        return model
+
+    def _plain_settings(self) -> dict[str, Any]:
+        settings = {
+            **super()._plain_settings(),
+            "sampler": {"kind": type(self.sampler).__name__, **asdict(self.sampler)},
+        }
+        for name in ("cost", "potential"):
+            settings[name] = None if settings[name] is None else type(settings[name]).__name__
+        if isinstance(self.base, MixtureTranslator):
+            settings = {name: value for name, value in settings.items() if not name.startswith("base__")}
+            settings["base"] = "mixture"  # the fitted one is saved beside it
+        return settings
+
+    def _shape(self) -> dict[str, bool]:
+        return {"is_bounded": self.plan_.bound is not None}
+
+    def _empty_plan(self, shape: dict[str, bool]) -> Energy:
+        energy = self._make_energy(is_bounded=shape["is_bounded"])
+        return energy.double() if shape["is_bounded"] else energy
+
+    def _restore(self) -> None:
+        self.x_shape_, self.y_shape_ = tuple(self.x_shape_), tuple(self.y_shape_)
+
+
+def _shape_of(rows: Any) -> tuple[int, ...]:
+    """The shape of a row: of an image its channels, height and width; of anything else (−1,), whatever it is."""
+    shape = np.shape(checks.unwrap(rows)) if rows is not None else ()
+    return tuple(shape[1:]) if len(shape) > 2 else (-1,)

@@ -1,0 +1,300 @@
+"""How energies are learnt: two *lessons*, each with minibatches, a step, and a judgement of held-out pairs for `loops.Loop`.
+
+`Contrast` is the paper's algorithm (EBiEOT-NN). The gradient of log Z(x) is that of −u at y's drawn from the plan, the
+*negatives*; Langevin chains draw them. The value of its loss means nothing; only its gradient does.
+
+`Correction` improves a base whose density is known. Draws of the base give log Z(x), so that the likelihood of pairs and the
+bounded, marginal one of unpaired rows can be had. A pair meets a base that has not seen it: else there would be nothing to
+correct.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fewpairs.data import Samples
+from fewpairs.energies import CorrectedPlan, Energy
+from fewpairs.loops import N_TO_JUDGE, energy_scores
+from fewpairs.plans import EnsemblePlan
+from fewpairs.samplers import Chains, Langevin, ReplayBuffer
+from fewpairs.training import Deck
+
+__all__ = ["Contrast", "Correction", "Optimizer", "draw_afresh", "draw_negatives"]
+
+MOST_TO_JUDGE = 256  # held-out pairs that are looked at
+DRAWS_OF_BASE_TO_JUDGE = 256
+DRIFTING = 20.0  # nats: a gap this wide between data and negatives is no longer about the data
+
+
+@dataclass(kw_only=True)
+class Optimizer:
+    """Adam for cost and potential, each with a step size of its own.
+
+    Attributes:
+        learning_rate: That of the cost.
+        potential_learning_rate: That of the potential.
+        betas: Adam's.
+        max_grad_norm: Longer gradients are shortened to it; None leaves them.
+        one_cycle: The steps over which the step size rises and falls once; None keeps it.
+    """
+
+    learning_rate: float
+    potential_learning_rate: float
+    betas: tuple[float, float]
+    max_grad_norm: float | None
+    one_cycle: int | None = None
+
+    def start(self, energy: Energy) -> Callable[[Tensor], None]:
+        """A function that takes one step down the gradient of a loss."""
+        groups = [
+            {"params": list(energy.cost.parameters()), "lr": self.learning_rate},
+            {"params": list(energy.potential.parameters()), "lr": self.potential_learning_rate},
+        ]
+        optimizer = torch.optim.Adam([group for group in groups if group["params"]], betas=self.betas)
+        schedule = None
+        if self.one_cycle is not None:
+            peaks = [group["lr"] for group in optimizer.param_groups]
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, peaks, total_steps=self.one_cycle, cycle_momentum=False
+            )
+
+        def descend(loss: Tensor) -> None:
+            optimizer.zero_grad()
+            loss.backward()
+            if self.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(energy.parameters(), self.max_grad_norm)
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+
+        return descend
+
+
+class Hand(NamedTuple):
+    """A minibatch: rows, and the numbers of the x's of the source (or of the pairs, where the objective knows no others)."""
+
+    pairs_x: Tensor
+    pairs_y: Tensor
+    source: Tensor
+    target: Tensor
+    numbers: Tensor
+
+
+def deal(samples: Samples, batch_size: int, *, pairs_alone: bool = False) -> Iterator[Hand]:
+    """Minibatches without end, every row once before any comes again; torch's own generator shuffles."""
+    device = samples.source.device
+    rows = (samples.pairs_x, samples.pairs_x if pairs_alone else samples.source, samples.target)
+    decks = [Deck(len(part), device, None) for part in rows]
+    while True:
+        p, q, r = (deck.deal(1, min(batch_size, len(part)))[0] for deck, part in zip(decks, rows, strict=True))
+        yield Hand(samples.pairs_x[p], samples.pairs_y[p], rows[1][q], samples.target[r], q)
+
+
+def draw_negatives(
+    energy: Energy, x: Tensor, sampler: Langevin, start: Tensor, generator: torch.Generator | None = None
+) -> Chains:
+    """Runs a chain for each x; torch's own generator draws if none is given."""
+    is_learnt = [parameter.requires_grad for parameter in energy.parameters()]
+    energy.requires_grad_(False)  # chains want the gradient in y alone
+    try:
+        return sampler.run(lambda y: energy(x, y), start, generator)
+    finally:
+        for parameter, was in zip(energy.parameters(), is_learnt, strict=True):
+            parameter.requires_grad_(was)
+
+
+def draw_afresh(
+    energy: Energy,
+    x: Tensor,
+    dim_y: int,
+    sampler: Langevin,
+    start_std: float,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One y for each x, by a chain that begins at a random place."""
+    start = start_std * torch.randn(len(x), dim_y, generator=generator, dtype=x.dtype, device=x.device)
+    return draw_negatives(energy, x, sampler, start, generator).y
+
+
+@dataclass(kw_only=True)
+class Contrast:
+    """The paper's algorithm: the energy of data goes down, that of the plan's own draws goes up.
+
+    Attributes:
+        energy: What is learnt.
+        samples: What it is learnt from, held-out pairs excluded.
+        x_judge, y_judge: The held-out pairs.
+        objective: "inverse_eot", the paper's; "supervised" knows pairs alone.
+        sampler: The dynamics of the chains.
+        sampling_steps: The steps of a chain that judges: it begins afresh, while those that teach go on.
+        start_std: The spread of the y's at which chains begin.
+        replay: The chance that a chain goes on from where it was.
+        buffer_size: The x's whose chains are remembered.
+        smoothing: The noise added to x in training.
+        energy_penalty: The weight of the mean square of all energies.
+    """
+
+    energy: Energy
+    samples: Samples
+    x_judge: Tensor
+    y_judge: Tensor
+    objective: str
+    sampler: Langevin
+    sampling_steps: int
+    start_std: float
+    replay: float
+    buffer_size: int
+    smoothing: float
+    energy_penalty: float
+    batch_size: int
+    optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        self._descend = self.optimizer.start(self.energy)
+        self._buffer = ReplayBuffer(self.buffer_size, self.samples.target[0])
+
+    def batches(self) -> Iterator[Hand]:
+        return deal(self.samples, self.batch_size, pairs_alone=self.objective == "supervised")
+
+    def step(self, hand: Hand) -> Mapping[str, Tensor]:
+        x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (hand.pairs_x, hand.source))
+        fresh = self.start_std * torch.randn(len(x), hand.target.shape[1], dtype=x.dtype, device=x.device)
+        start = self._buffer.start(hand.numbers, fresh, share=self.replay)
+        chains = draw_negatives(self.energy, x, self.sampler, start)
+        self.sampler = self.sampler.after(chains)
+        self._buffer.keep(hand.numbers, chains.y, chains.energy)
+        of_data, of_negatives = self.energy(x_pairs, hand.pairs_y), self.energy(x, chains.y)
+        surrogate = -of_negatives.mean()
+        if self.objective == "supervised":
+            surrogate = surrogate + of_data.mean()
+        else:
+            costs, potentials = self.energy.costs(x_pairs, hand.pairs_y), self.energy.potentials(hand.target)
+            surrogate = surrogate + costs.mean() - potentials.mean()
+        penalty = of_data.square().mean() + of_negatives.square().mean()
+        self._descend(surrogate + self.energy_penalty * penalty)
+        return {
+            "surrogate": surrogate.detach(),
+            "energy_gap": (of_negatives.mean() - of_data.mean()).detach(),
+            "acceptance": torch.tensor(chains.acceptance),
+            "step_size": torch.tensor(chains.step_size),
+        }
+
+    def judge(self) -> float:
+        """The mean energy score E|Y − y| − ½ E|Y − Y′| of held-out pairs, which needs no Z; NaN without any."""
+        x, y = self.x_judge[:MOST_TO_JUDGE], self.y_judge[:MOST_TO_JUDGE]
+        if len(x) == 0:
+            return math.nan
+        draws = self.draw(x.repeat(N_TO_JUDGE, 1)).unflatten(0, (N_TO_JUDGE, len(x)))
+        return float(energy_scores(draws, y).mean())
+
+    def draw(self, x: Tensor) -> Tensor:
+        """One y for each x, from the start."""
+        sampler = replace(self.sampler, n_steps=self.sampling_steps)
+        return draw_afresh(self.energy, x, self.samples.target.shape[1], sampler, self.start_std)
+
+    def buffer_share(self) -> float:
+        """The effective share of what the buffer holds."""
+        rows = self.samples.pairs_x if self.objective == "supervised" else self.samples.source
+        numbers = torch.randperm(len(rows), device=rows.device)[:MOST_TO_JUDGE]
+        with torch.no_grad():
+            return self._buffer.effective_share(numbers, lambda y: self.energy(rows[numbers], y))
+
+
+@dataclass(kw_only=True)
+class Correction:
+    """Improves a base: by the likelihood of pairs, and by the bounded one of unpaired rows.
+
+    Attributes:
+        energy: What is learnt.
+        samples: Pairs with the folds they are in below; source and target.
+        folds: The fold of each pair, (P,). The pairs of fold 0 judge and do not teach.
+        bases: For each fold a base that has not seen its pairs.
+        objective: "marginal" or "supervised".
+        unpaired_weight: The weight of the unpaired rows under "marginal".
+        n_draws: The draws of the base at each x of a step.
+        smoothing: The noise added to x in training.
+        energy_penalty: The weight of the mean square of all energies.
+    """
+
+    energy: Energy
+    samples: Samples
+    folds: Tensor
+    bases: Sequence[EnsemblePlan]
+    objective: str
+    unpaired_weight: float
+    n_draws: int
+    smoothing: float
+    energy_penalty: float
+    batch_size: int
+    optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        self._descend = self.optimizer.start(self.energy)
+        here = self.folds == 0
+        self._x, self._y = self.samples.pairs_x[here], self.samples.pairs_y[here]
+        if len(self._x):
+            with torch.no_grad():
+                conditional = self.bases[0].conditional(self._x)
+                self._draws = conditional.sample((DRAWS_OF_BASE_TO_JUDGE,))
+
+    def batches(self) -> Iterator[tuple[int, Hand]]:
+        """Minibatches, each with pairs of one fold, and its number."""
+        parts = {}
+        for fold in range(1, len(self.bases)):
+            here = self.folds == fold
+            if bool(here.any()):
+                pairs = Samples(
+                    self.samples.pairs_x[here], self.samples.pairs_y[here], self.samples.source, self.samples.target
+                )
+                parts[fold] = deal(pairs, self.batch_size)
+        for fold in itertools.cycle(parts):
+            yield fold, next(parts[fold])
+
+    def step(self, fold_and_hand: tuple[int, Hand]) -> Mapping[str, Tensor]:
+        fold, hand = fold_and_hand
+        x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (hand.pairs_x, hand.source))
+        plan = CorrectedPlan(self.bases[fold], self.energy)
+        of_data = self.energy(x_pairs, hand.pairs_y)
+        # The base's own density of the pairs is left out: no step changes it.
+        loss = of_data.mean() + plan.log_partition(x_pairs, self._draw(plan, x_pairs)).mean()
+        if self.objective == "marginal":
+            loss = loss - self.unpaired_weight * plan.log_marginal(hand.target, x, self._draw(plan, x)).mean()
+        self._descend(loss + self.energy_penalty * of_data.square().mean())
+        return {"loss": loss.detach()}
+
+    def _draw(self, plan: CorrectedPlan, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return plan.base.conditional(x).sample((self.n_draws,))
+
+    def gains(self) -> Tensor:
+        """What the correction brings to the log-likelihood of each held-out pair."""
+        with torch.no_grad():
+            return -self.energy(self._x, self._y) - CorrectedPlan(self.bases[0], self.energy).log_partition(
+                self._x, self._draws
+            )
+
+    def judge(self) -> float:
+        """Minus the mean gain; NaN without held-out pairs."""
+        return -float(self.gains().mean()) if len(self._x) else math.nan
+
+    def weigh(self, strengths: Sequence[float]) -> tuple[float, float, float]:
+        """How much of the correction to keep, and what that brings to held-out pairs, with a standard error.
+
+        All of it if nothing is held out; none of it if the best part brings no more than one standard error: what a choice
+        among looks and parts has found by chance is about as large as that.
+        """
+        if len(self._x) < 2:
+            return 1.0, math.nan, math.nan
+        found = []
+        for strength in strengths:
+            self.energy.strength.fill_(strength)
+            gains = self.gains().double()
+            found.append((float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)), strength))
+        self.energy.strength.fill_(1.0)
+        gain, error, strength = max(found)
+        return (strength if gain > error else 0.0), gain, error

@@ -1,0 +1,252 @@
+"""Samplers: Langevin dynamics. They know an energy U(y), one number a row, and draw y's with a density ∝ exp(−U(y) / T).
+
+`Langevin` takes y ← y − (η/2) ∇U/T + √η z, and is off by the size of its steps; `AdjustedLangevin` accepts or refuses each move
+by Metropolis' rule, and is not. Both are settings that do not change: a run returns where its chains came to and the step size
+to go on with. A `ReplayBuffer` keeps where the chains of each x have come to.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+__all__ = ["AdjustedLangevin", "Chains", "Langevin", "ReplayBuffer", "annealed_log_partition"]
+
+Energy = Callable[[Tensor], Tensor]
+
+ADAPTATION = 0.1  # how fast log η follows what it is adapted to
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Where the chains of a run came to.
+
+    Attributes:
+        y: The last place of each, (rows, …).
+        energy: U there, (rows,).
+        acceptance: The mean part of the moves that were accepted; one for unadjusted chains.
+        drift: How far the gradient moves y in a step, as a part of how far the noise does (root mean squares, the last step's).
+        step_size: η at the end.
+    """
+
+    y: Tensor
+    energy: Tensor
+    acceptance: float
+    drift: float
+    step_size: float
+
+
+class _Place(NamedTuple):
+    """Rows with U/T and its gradient there."""
+
+    y: Tensor
+    value: Tensor
+    gradient: Tensor
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """Unadjusted Langevin dynamics.
+
+    Arguments:
+        n_steps: The steps of a run.
+        step_size: The first η.
+        temperature: T.
+        clamp: The range of every coordinate of y, if it has one.
+        target: What η is adapted to; None leaves η alone. For unadjusted chains the drift (see `Chains`): on a Gaussian a drift
+            of r makes the variance r² too large. For adjusted ones the acceptance; 0.574 is best in many dimensions.
+        max_step_size: The largest η that it is adapted to: where the energy is flat, nothing else would stop it from growing.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> chains = Langevin(n_steps=200).run(lambda y: y.square().sum(-1) / 2, torch.zeros(1000, 2), generator)
+        >>> 0.9 < float(chains.y.std()) < 1.1
+        True
+    """
+
+    n_steps: int = 100
+    step_size: float = 0.05
+    temperature: float = 1.0
+    clamp: tuple[float, float] | None = None
+    target: float | None = 0.2
+    max_step_size: float = 0.5
+
+    is_adjusted: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if self.n_steps < 1 or not (self.step_size > 0 and self.temperature > 0 and self.max_step_size > 0):
+            raise ValueError(
+                f"{kind} needs n_steps of 1 at least, and step sizes and temperature above 0, but n_steps={self.n_steps}, "
+                f"step_size={self.step_size}, max_step_size={self.max_step_size} and temperature={self.temperature} came."
+            )
+        if self.target is not None and not 0 < self.target < 1:
+            raise ValueError(f"The target of {kind} lies between 0 and 1, but {self.target} came.")
+        if self.clamp is not None and not self.clamp[0] < self.clamp[1]:
+            raise ValueError(f"clamp is the least and the largest value of y, in this order, but {self.clamp} came.")
+
+    def run(self, energy: Energy, y: Tensor, generator: torch.Generator | None = None) -> Chains:
+        """Runs one chain from each row of y. What it returns carries no gradient."""
+        step_size = y.new_tensor(self.step_size)  # stays on the device: no step waits for the host
+        place, accepted = self._look(energy, y.detach()), y.new_zeros(())
+        for _ in range(self.n_steps):
+            noise = torch.randn(y.shape, generator=generator, dtype=y.dtype, device=y.device)
+            pull = -step_size / 2 * place.gradient
+            drift = (pull.square().mean() / step_size).sqrt()
+            place, acceptance = self._move(
+                energy, place, place.y + pull + step_size.sqrt() * noise, step_size, generator
+            )
+            accepted += acceptance / self.n_steps
+            if self.target is not None:
+                step_size = (step_size * self._change(drift, acceptance)).clamp(max=self.max_step_size)
+        return Chains(place.y, place.value * self.temperature, float(accepted), float(drift), float(step_size))
+
+    def after(self, chains: Chains) -> Self:
+        """The same dynamics with the step size that a run has come to."""
+        return replace(self, step_size=chains.step_size)
+
+    def _look(self, energy: Energy, y: Tensor) -> _Place:
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            value = energy(y) / self.temperature
+            (gradient,) = torch.autograd.grad(value.sum(), y)
+        return _Place(y.detach(), value.detach(), gradient)
+
+    def _move(
+        self, energy: Energy, place: _Place, y: Tensor, step_size: Tensor, generator: torch.Generator | None
+    ) -> tuple[_Place, Tensor]:
+        """Where rows are after they were asked to move to y, and the part of them that went."""
+        return self._look(energy, y if self.clamp is None else y.clamp(*self.clamp)), y.new_ones(())
+
+    def _change(self, drift: Tensor, acceptance: Tensor) -> Tensor:
+        """The factor of η after a step: the drift grows with √η."""
+        assert self.target is not None
+        return (ADAPTATION * (self.target / drift.clamp(min=1e-6)).log().clamp(-1, 1)).exp()
+
+
+@dataclass(frozen=True)
+class AdjustedLangevin(Langevin):
+    """Metropolis-adjusted Langevin dynamics: right in the long run, whatever the step size. See `Langevin` for the arguments.
+
+    Moves that leave the range of y are refused.
+    """
+
+    target: float | None = 0.574
+
+    is_adjusted: ClassVar[bool] = True
+
+    def _move(
+        self, energy: Energy, place: _Place, y: Tensor, step_size: Tensor, generator: torch.Generator | None
+    ) -> tuple[_Place, Tensor]:
+        moved = self._look(energy, y)
+        there = (moved.y - place.y + step_size / 2 * place.gradient).flatten(1).square().sum(1)
+        back = (place.y - moved.y + step_size / 2 * moved.gradient).flatten(1).square().sum(1)
+        log_ratio = place.value - moved.value + (there - back) / (2 * step_size)
+        if self.clamp is not None:
+            is_inside = ((y >= self.clamp[0]) & (y <= self.clamp[1])).flatten(1).all(1)
+            log_ratio = torch.where(is_inside, log_ratio, -math.inf)
+        chance = torch.rand(log_ratio.shape, generator=generator, dtype=y.dtype, device=y.device)
+        goes = chance.log() < log_ratio  # NaN, a move to where there is no energy, does not go
+        each = goes.view(-1, *[1] * (y.ndim - 1))
+        settled = _Place(
+            torch.where(each, moved.y, place.y),
+            torch.where(goes, moved.value, place.value),
+            torch.where(each, moved.gradient, place.gradient),
+        )
+        return settled, goes.to(y.dtype).mean()
+
+    def _change(self, drift: Tensor, acceptance: Tensor) -> Tensor:
+        assert self.target is not None
+        return (ADAPTATION * (acceptance - self.target)).exp()
+
+
+def annealed_log_partition(
+    energy: Energy,
+    like: Tensor,
+    *,
+    std: float = 1.0,
+    n_temperatures: int = 200,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Annealed importance sampling (Neal, 2001): for each row one estimate of log ∫ exp(−U(y)) dy whose exponential is unbiased.
+
+    A y is drawn from a Gaussian and led to exp(−U) over many densities in between, ∝ exp(−β U) times a Gaussian to the power 1
+    − β.
+
+    Arguments:
+        energy: U.
+        like: Rows of the shape of y.
+        std: The spread of the Gaussian.
+        n_temperatures: The densities in between.
+    """
+    dim = like[0].numel()
+    y = std * torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    log_weight = like.new_zeros(len(like)) + dim * math.log(std * math.sqrt(2 * math.pi))
+    betas = torch.linspace(0, 1, n_temperatures + 1, dtype=torch.float64).tolist()
+    sampler = AdjustedLangevin(n_steps=1, step_size=0.1 * std**2)
+    for before, beta in pairwise(betas):
+
+        def between(y: Tensor, beta: float = beta) -> Tensor:
+            return beta * energy(y) + (1 - beta) * y.flatten(1).square().sum(1) / (2 * std**2)
+
+        with torch.no_grad():
+            log_weight = log_weight + between(y, before) - between(y, beta)
+        chains = sampler.run(between, y, generator)
+        y, sampler = chains.y, sampler.after(chains)
+    return log_weight
+
+
+class ReplayBuffer:
+    """Creates a memory of where the chains of each x have come to: a y that is replayed belongs to its own x.
+
+    Arguments:
+        capacity: The x's that are remembered at the most; of two that share a place, the last one stays.
+        like: A row of y: shape, precision and device.
+
+    Example:
+        >>> buffer = ReplayBuffer(10, torch.zeros(2))
+        >>> buffer.keep(torch.tensor([3]), torch.ones(1, 2), torch.zeros(1))
+        >>> buffer.start(torch.tensor([3, 4]), torch.zeros(2, 2))
+        tensor([[1., 1.],
+                [0., 0.]])
+    """
+
+    def __init__(self, capacity: int, like: Tensor) -> None:
+        self._y = like.new_zeros((capacity, *like.shape))
+        self._energy = like.new_zeros(capacity)
+        self._owner = torch.full((capacity,), -1, device=like.device)
+
+    def start(
+        self, rows: Tensor, fresh: Tensor, *, share: float = 1.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Where the chains of these x's begin: for a share of those known, where they were; for the others, at the fresh y's.
+
+        Arguments:
+            rows: The numbers of the x's.
+            fresh: A y for each of them.
+            share: The chance that what is known is used.
+        """
+        place = rows % len(self._owner)
+        chance = torch.rand(len(rows), generator=generator, device=fresh.device)
+        is_known = (self._owner[place] == rows) & (chance < share)
+        return torch.where(is_known.view(-1, *[1] * (fresh.ndim - 1)), self._y[place], fresh)
+
+    def keep(self, rows: Tensor, y: Tensor, energy: Tensor) -> None:
+        """Remembers where the chains of these x's are, and their energies there."""
+        place = rows % len(self._owner)
+        self._owner[place], self._y[place], self._energy[place] = rows, y, energy
+
+    def effective_share(self, rows: Tensor, energy: Callable[[Tensor], Tensor]) -> float:
+        """How much of what is known about these x's still counts: the effective share of y's when each is weighed by how its
+        probability has changed since its chain was there; NaN if nothing is known."""
+        place = rows % len(self._owner)
+        is_known = self._owner[place] == rows
+        if not bool(is_known.any()):
+            return math.nan
+        change = (self._energy[place] - energy(self._y[place]))[is_known]
+        weight = change.double().softmax(0)
+        return float(1 / (weight.square().sum() * len(weight)))

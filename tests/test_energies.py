@@ -1,0 +1,287 @@
+"""Energies and corrections against quadrature and loops; the gradient of the paper's surrogate against that of its loss."""
+
+import copy
+import math
+
+import pytest
+import torch
+from conftest import make_plan
+from reference import grid
+
+from fewpairs.data import Samples
+from fewpairs.energies import CorrectedPlan, Energy, MapCost, NeuralCost, NeuralPotential, normalise_spectrally
+from fewpairs.neural_training import Contrast, Correction, Optimizer
+from fewpairs.plans import EnsemblePlan
+from fewpairs.samplers import Chains, Langevin
+
+RADIUS, POINTS = 12.0, 4001  # of quadratures in one dimension; the plans are within ±6
+
+
+def make_energy(*, dim_x: int = 2, dim_y: int = 1, seed: int = 0, **options) -> Energy:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        cost = NeuralCost(dim_x=dim_x, dim_y=dim_y, hidden=(8,), activation="tanh")
+        energy = Energy(cost, NeuralPotential(dim_y=dim_y, hidden=(8,), activation="tanh"), **options).double()
+        for parameter in energy.parameters():
+            parameter.data.mul_(2.0)
+    return energy
+
+
+def make_base(seed: int = 0) -> EnsemblePlan:
+    plans = [make_plan(dim_y=1, seed=seed), make_plan(dim_y=1, seed=seed + 1)]
+    return EnsemblePlan(plans, torch.tensor([0.3, 0.7], dtype=torch.float64)).requires_grad_(False)
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_an_energy_is_cost_less_potential_over_epsilon() -> None:
+    energy, x, y = make_energy(epsilon=0.5), draw(5, 2), draw(5, 1, seed=1)
+    assert torch.allclose(energy(x, y), (energy.cost(x, y) - energy.potential(y)) / 0.5)
+    assert torch.allclose(energy(x, y), energy.costs(x, y) - energy.potentials(y))
+
+
+def test_a_confinement_is_a_gaussian_factor() -> None:
+    free, x, y = make_energy(), draw(5, 2), draw(5, 1, seed=1)
+    confined = Energy(free.cost, free.potential, confinement=0.7)
+    gaussian = torch.distributions.Normal(0.0, 0.7).log_prob(y).squeeze(-1) + math.log(0.7 * math.sqrt(2 * math.pi))
+    assert torch.allclose(confined(x, y), free(x, y) - gaussian)
+
+
+def test_a_bound_holds_and_leaves_small_energies_alone() -> None:
+    free, x, y = make_energy(), draw(200, 2), 5 * draw(200, 1, seed=1)
+    bounded = Energy(free.cost, free.potential, bound=0.5)
+    assert float(bounded(x, y).abs().max().detach()) <= 0.5
+    wide = Energy(free.cost, free.potential, bound=1e4)
+    assert torch.allclose(wide(x, y), free(x, y), atol=1e-6)  # tanh(u/b) b = u − u³/3b² …
+    bounded.strength.fill_(0.0)
+    assert float(bounded(x, y).abs().max().detach()) == 0
+
+
+def test_energies_of_many_are_energies_one_by_one() -> None:
+    energy, x, y = make_energy(), draw(3, 2), draw(4, 1, seed=1)
+    between, draws = energy.between(x, y), draw(6, 3, 1, seed=2)
+    of_draws = energy.of_draws(x, draws)
+    for q in range(3):
+        for r in range(4):
+            assert float(between[q, r]) == pytest.approx(float(energy(x[q : q + 1], y[r : r + 1])))
+        for n in range(6):
+            assert float(of_draws[n, q]) == pytest.approx(float(energy(x[q : q + 1], draws[n, q : q + 1])))
+
+
+def test_images_reach_their_networks_in_shape() -> None:
+    shapes = {"x": (), "y": ()}
+
+    class Map(torch.nn.Module):
+        def forward(self, x):
+            shapes["x"] = tuple(x.shape[1:])
+            return x.mean(1, keepdim=True)
+
+    class Potential(torch.nn.Module):
+        def forward(self, y):
+            shapes["y"] = tuple(y.shape[1:])
+            return y.sum((1, 2, 3))
+
+    energy = Energy(MapCost(Map()), Potential(), x_shape=(3, 4, 5), y_shape=(1, 4, 5))
+    x, y = draw(2, 60), draw(2, 20, seed=1)
+    by_hand = (x.view(2, 3, 20).mean(1) - y).square().mean(1) - y.sum(1)
+    assert torch.allclose(energy(x, y), by_hand)
+    assert shapes == {"x": (3, 4, 5), "y": (1, 4, 5)}
+
+
+def test_spectral_norm_holds_the_slope_of_every_layer() -> None:
+    network = normalise_spectrally(NeuralCost(dim_x=2, dim_y=2, hidden=(16,)))
+    network.train()
+    for _ in range(50):  # each pass is a step of the power method that it is made of
+        network(torch.randn(4, 2), torch.randn(4, 2))
+    for layer in network.network:
+        if isinstance(layer, torch.nn.Linear):
+            assert float(torch.linalg.matrix_norm(layer.weight.detach(), 2)) == pytest.approx(1.0, abs=1e-3)
+
+
+def corrected_on_grid(base: EnsemblePlan, energy: Energy, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The grid, and b(y|x) exp(−u) / Z on it for each x, normalised by quadrature."""
+    points, volume = grid(1, RADIUS, POINTS)
+    log_joint = base.log_prob_between(x, points) - energy.between(x, points)
+    log_z = torch.logsumexp(log_joint, dim=1, keepdim=True) + math.log(volume)
+    return points, log_joint - log_z, volume
+
+
+def test_densities_of_a_corrected_plan_are_those_of_quadrature() -> None:
+    """log Z comes from draws: within four of the standard errors that it tells, of which most are then real."""
+    base, energy, x = make_base(), make_energy(bound=3.0), draw(6, 2, seed=3)
+    points, truth, _ = corrected_on_grid(base, energy, x)
+    y = points[[1900, 1950, 2000, 2050, 2100, 2150]]
+    with torch.no_grad():
+        found, error = CorrectedPlan(base, energy).log_prob(x, y, 4000, torch.Generator().manual_seed(0))
+    expected = truth[range(6), [1900, 1950, 2000, 2050, 2100, 2150]]
+    assert float(error.max()) < 0.1
+    assert bool(((found - expected).abs() < 4 * error).all())
+    assert bool(((found - expected).abs() > 0.01 * error).any())
+
+
+def test_draws_of_a_corrected_plan_are_exact() -> None:
+    """Kolmogorov's distance to the distribution by quadrature; 1.95/√n is exceeded once in a thousand times."""
+    base, energy, x, n = make_base(), make_energy(bound=2.0), draw(3, 2, seed=3), 20_000
+    points, truth, volume = corrected_on_grid(base, energy, x)
+    with torch.no_grad():
+        drawn = CorrectedPlan(base, energy).sample(x, n, torch.Generator().manual_seed(0))
+    assert drawn.shape == (n, 3, 1)
+    for row in range(3):
+        at = torch.searchsorted(points.squeeze(-1), drawn[:, row, 0].sort().values).clamp(max=POINTS - 1)
+        cdf = (truth[row].exp() * volume).cumsum(0).detach()[at]
+        distance = (cdf - torch.arange(n) / n).abs().max()
+        assert float(distance) < 1.95 / math.sqrt(n) + volume  # and a cell of the grid
+        of_base = (base.log_prob_between(x, points)[row].exp() * volume).cumsum(0)[at]
+        assert float((of_base - torch.arange(n) / n).abs().max()) > 0.02  # the correction is no trifle
+
+
+def test_the_marginal_of_a_corrected_plan_is_the_mean_of_its_conditionals() -> None:
+    base, energy, x = make_base(), make_energy(bound=3.0), draw(4, 2, seed=3)
+    points, truth, _ = corrected_on_grid(base, energy, x)
+    draws = base.conditional(x).sample((20_000,), generator=torch.Generator().manual_seed(0))
+    found = CorrectedPlan(base, energy).log_marginal(points[1800:2200:50], x, draws)
+    expected = torch.logsumexp(truth[:, 1800:2200:50], dim=0) - math.log(4)
+    assert torch.allclose(
+        found, expected, atol=0.04
+    )  # four standard errors of log Z with so many draws, u being within ±3
+
+
+def test_no_strength_is_no_correction() -> None:
+    base, energy, x, y = make_base(), make_energy(bound=2.0), draw(5, 2), draw(5, 1, seed=1)
+    energy.strength.fill_(0.0)
+    with torch.no_grad():
+        found, error = CorrectedPlan(base, energy).log_prob(x, y, 10, torch.Generator().manual_seed(0))
+    assert torch.allclose(found, base.log_prob(x, y))
+    assert float(error.abs().max()) == 0
+
+
+def keep_gradient(optimizer: Optimizer, kept: dict) -> Optimizer:
+    """The optimizer, taking no step but keeping the loss that it is handed."""
+    optimizer = copy.copy(optimizer)
+    optimizer.start = lambda energy: lambda loss: kept.update(loss=loss)  # type: ignore[method-assign]
+    return optimizer
+
+
+OPTIMIZER = Optimizer(learning_rate=1e-3, potential_learning_rate=1e-3, betas=(0.9, 0.999), max_grad_norm=None)
+
+
+class Exact(Langevin):
+    """In place of chains: y's of p(y|x) itself, read off a grid."""
+
+    def run(self, energy, y, generator=None):
+        points, _ = grid(1, 5.0, 2001)
+        with torch.no_grad():
+            log_density = torch.stack([-energy(point.expand(len(y), -1)) for point in points], dim=1)
+            chosen = torch.multinomial(log_density.softmax(1), 1).squeeze(1)
+        return Chains(points[chosen], y.new_zeros(len(y)), 1.0, 0.0, self.step_size)
+
+
+@pytest.mark.parametrize("objective", ["inverse_eot", "supervised"])
+def test_the_surrogate_has_the_gradient_of_the_loss(objective: str) -> None:
+    """∂L = ∂ mean c(pairs) − ∂ mean f(target) + ∂ mean log Z(source), log Z by quadrature. Negatives are drawn, so gradients
+    agree within their noise: many rows, and a cosine near one."""
+    torch.manual_seed(0)
+    energy = make_energy(confinement=0.7)
+    n = 6000
+    x, source = draw(50, 2).repeat(n // 50, 1), draw(40, 2, seed=5).repeat(n // 40, 1)
+    samples = Samples(x, draw(50, 1, seed=1).repeat(n // 50, 1), source, draw(50, 1, seed=2).repeat(n // 50, 1))
+    kept: dict = {}
+    lesson = Contrast(
+        energy=energy,
+        samples=samples,
+        x_judge=x[:0],
+        y_judge=x[:0, :1],
+        objective=objective,
+        sampler=Exact(),
+        sampling_steps=1,
+        start_std=1.0,
+        replay=0.5,
+        buffer_size=n,
+        smoothing=0.0,
+        energy_penalty=0.0,
+        batch_size=n,
+        optimizer=keep_gradient(OPTIMIZER, kept),
+    )
+    lesson.step(next(lesson.batches()))
+    parameters = list(energy.parameters())
+    found = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(kept["loss"], parameters, allow_unused=True) if g is not None]
+    )
+    points, volume = grid(1, 5.0, 2001)
+    of = samples.pairs_x[:50] if objective == "supervised" else source[:40]
+    log_z = (torch.logsumexp(-energy.between(of, points), dim=1) + math.log(volume)).mean()
+    data = energy(samples.pairs_x, samples.pairs_y).mean()
+    if objective == "inverse_eot":
+        data = energy.costs(samples.pairs_x, samples.pairs_y).mean() - energy.potentials(samples.target).mean()
+    exact = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(data + log_z, parameters, allow_unused=True) if g is not None]
+    )
+    assert float(torch.cosine_similarity(found, exact, dim=0)) > 0.99
+    assert float(found.norm() / exact.norm()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
+    """Less the base's own density of the pairs, which no step changes."""
+    torch.manual_seed(0)
+    base, energy = make_base(), make_energy(bound=2.0)
+    samples = Samples(draw(8, 2), draw(8, 1, seed=1), draw(6, 2, seed=2), draw(7, 1, seed=3))
+    kept: dict = {}
+    lesson = Correction(
+        energy=energy,
+        samples=samples,
+        folds=torch.ones(8),
+        bases=[base, base],
+        objective="marginal",
+        unpaired_weight=2.0,
+        n_draws=20_000,
+        smoothing=0.0,
+        energy_penalty=0.0,
+        batch_size=100,
+        optimizer=keep_gradient(OPTIMIZER, kept),
+    )
+    lesson.step(next(lesson.batches()))
+
+    def log_prob_between(x, y):
+        points, volume = grid(1, RADIUS, POINTS)
+        log_z = torch.logsumexp(base.log_prob_between(x, points) - energy.between(x, points), dim=1) + math.log(volume)
+        return base.log_prob_between(x, y) - energy.between(x, y) - log_z.unsqueeze(-1)
+
+    of_pairs = log_prob_between(samples.pairs_x, samples.pairs_y).diagonal() - base.log_prob(
+        samples.pairs_x, samples.pairs_y
+    )
+    of_target = torch.logsumexp(log_prob_between(samples.source, samples.target), dim=0) - math.log(6)
+    expected = -of_pairs.mean() - 2 * of_target.mean()
+    assert float(kept["loss"]) == pytest.approx(float(expected), abs=0.03)
+
+
+def test_a_correction_that_brings_nothing_is_not_kept() -> None:
+    """Pairs drawn from the base itself: any energy makes them less probable, and no part of it stays."""
+    torch.manual_seed(0)
+    base, energy = make_base(), make_energy(bound=2.0)
+    x = draw(400, 2)
+    samples = Samples(x, base.conditional(x).sample((1,))[0], x, draw(10, 1))
+    options = {"objective": "supervised", "unpaired_weight": 1.0, "n_draws": 8, "smoothing": 0.0, "energy_penalty": 0.0}
+    settings = {**options, "batch_size": 10, "optimizer": OPTIMIZER}
+    lesson = Correction(energy=energy, samples=samples, folds=torch.zeros(400), bases=[base], **settings)
+    strength, gain, error = lesson.weigh((0.5, 1.0))
+    assert strength == 0
+    assert gain < error
+    assert float(energy.strength) == 1  # what is kept is the caller's business
+    reversed_ = Energy(Negative(energy.cost), Negative(energy.potential), bound=2.0)
+    plan = CorrectedPlan(base, reversed_)
+    drawn = Samples(x, plan.sample(x, 1, torch.Generator().manual_seed(0))[0].detach(), x, draw(10, 1))
+    lesson = Correction(energy=reversed_, samples=drawn, folds=torch.zeros(400), bases=[base], **settings)
+    strength, gain, error = lesson.weigh((0.5, 1.0))
+    assert strength == 1
+    assert gain > error
+
+
+class Negative(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *arguments):
+        return -self.inner(*arguments)
