@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow check format bench results battery swiss-roll biased-pairs mnist clean
+.PHONY: help demo test test-slow check format bench results battery swiss-roll biased-pairs mnist colored-mnist clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ biased-pairs: $(VENV)/installed  ## Pairs from a corner of the population: resul
 
 mnist: $(VENV)/installed  ## Digits with few labels: results/mnist/report.html (many hours on two cores; likewise)
 	$(BIN)/fewpairs reproduce mnist
+
+colored-mnist: $(VENV)/installed  ## Coloured digits by networks and Langevin chains: results/colored-mnist/report.html (likewise)
+	$(BIN)/fewpairs reproduce colored-mnist
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache

@@ -18,6 +18,7 @@ ROOMS = [
     "bias",
     "nn",
     "class_networks",
+    "image_networks",
     "costs",
     "potentials",
     "conditionals",
@@ -79,6 +80,8 @@ ROOMS = [
     "experiments.biased_pairs_page",
     "experiments.mnist",
     "experiments.mnist_page",
+    "experiments.colored_mnist",
+    "experiments.colored_mnist_page",
     "cli",
     "__main__",
 ]

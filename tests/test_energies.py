@@ -70,6 +70,23 @@ def test_energies_of_many_are_energies_one_by_one() -> None:
             assert float(of_draws[n, q]) == pytest.approx(float(energy(x[q : q + 1], draws[n, q : q + 1])))
 
 
+def test_an_energy_at_x_is_the_energy() -> None:
+    energy, x, y = make_energy(bound=1.0), draw(5, 2), draw(5, 1, seed=1)
+    assert torch.equal(energy.at(x)(y), energy(x, y))
+    asked = []
+
+    class Map(torch.nn.Module):
+        def forward(self, x):
+            asked.append(len(x))
+            return x.sum(-1, keepdim=True)
+
+    of_map = Energy(MapCost(Map()), energy.potential, epsilon=0.5)
+    at = of_map.at(x)
+    assert torch.equal(at(y), at(y))
+    assert asked == [5]  # once for all y's
+    assert torch.allclose(at(y), of_map(x, y))
+
+
 def test_images_reach_their_networks_in_shape() -> None:
     shapes = {"x": (), "y": ()}
 
@@ -237,7 +254,6 @@ def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
         unpaired_weight=2.0,
         n_draws=20_000,
         smoothing=0.0,
-        energy_penalty=0.0,
         batch_size=100,
         optimizer=keep_gradient(OPTIMIZER, kept),
     )
@@ -262,7 +278,7 @@ def test_a_correction_that_brings_nothing_is_not_kept() -> None:
     base, energy = make_base(), make_energy(bound=2.0)
     x = draw(400, 2)
     samples = Samples(x, base.conditional(x).sample((1,))[0], x, draw(10, 1))
-    options = {"objective": "supervised", "unpaired_weight": 1.0, "n_draws": 8, "smoothing": 0.0, "energy_penalty": 0.0}
+    options = {"objective": "supervised", "unpaired_weight": 1.0, "n_draws": 8, "smoothing": 0.0}
     settings = {**options, "batch_size": 10, "optimizer": OPTIMIZER}
     lesson = Correction(energy=energy, samples=samples, folds=torch.zeros(400), bases=[base], **settings)
     strength, gain, error = lesson.weigh((0.5, 1.0))

@@ -85,6 +85,14 @@ def mnist(
     _run("mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
 
 
+@reproduce.command("colored-mnist")
+def colored_mnist(
+    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+) -> None:
+    """Coloured digits, from a 2 to a 3 in another hue, by networks and Langevin chains. Stopped, it goes on where it was."""
+    _run("colored_mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+
+
 def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str, jobs: int | None) -> None:
     """Runs a study of `experiments` and writes its page."""
     import torch

@@ -6,7 +6,8 @@ can be estimated as well as one likes. Rows of x and y are flat; networks of ima
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,12 @@ class MapCost(nn.Module):
         self.map = map
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return (self.map(x) - y).flatten(1).square().mean(1)
+        return self.at(x)(y)
+
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The cost as a function of y: the map is asked once, however often y moves."""
+        place = self.map(x)
+        return lambda y: (place - y).flatten(1).square().mean(1)
 
 
 class Energy(nn.Module):
@@ -103,6 +109,14 @@ class Energy(nn.Module):
         """c(x, y) / ε."""
         return self.cost(x.unflatten(-1, self.x_shape), y.unflatten(-1, self.y_shape)) / self.epsilon
 
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """u(x, ·) at these x's, for y's that move: a cost that has a method `at` of its own is asked about x once."""
+        at: Any = getattr(self.cost, "at", None)
+        if at is None:
+            return partial(self, x)
+        costs = at(x.unflatten(-1, self.x_shape))
+        return lambda y: self._bend(costs(y.unflatten(-1, self.y_shape)) / self.epsilon - self.potentials(y))
+
     def potentials(self, y: Tensor) -> Tensor:
         """f(y) / ε, and the confinement."""
         potentials = self.potential(y.unflatten(-1, self.y_shape)) / self.epsilon
@@ -111,7 +125,9 @@ class Energy(nn.Module):
         return potentials
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        energy = self.costs(x, y) - self.potentials(y)
+        return self._bend(self.costs(x, y) - self.potentials(y))
+
+    def _bend(self, energy: Tensor) -> Tensor:
         if self.bound is not None:
             energy = self.bound * torch.tanh(energy / self.bound)
         return self.strength * energy

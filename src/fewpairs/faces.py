@@ -79,7 +79,8 @@ class Translator(RegressorMixin, BaseEstimator):
         checks.refuse_few_pairs(len(x), LEAST_PAIRS)
         more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)
         more_y, more_y_weight = self._check_unpaired(Y_unpaired, Y_unpaired_weight, y, "Y", self._check_y)
-        checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y.numpy()]), self.target_names_)
+        if self._is_y_spread():
+            checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y.numpy()]), self.target_names_)
         samples = Samples.gather(
             _tensor(x),
             _tensor(y),
@@ -90,6 +91,10 @@ class Translator(RegressorMixin, BaseEstimator):
             unpaired_y_weight=more_y_weight,
         )
         return replace(samples, relevance=_tensor(relevance))
+
+    def _is_y_spread(self) -> bool:
+        """Whether every column of y must vary, as it must where there is a density."""
+        return True
 
     def _check_unpaired(
         self, rows: Any, weight: Any, paired: np.ndarray, name: str, check: Any

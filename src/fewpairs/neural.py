@@ -43,6 +43,7 @@ __all__ = ["LikelihoodEstimate", "NeuralTranslator"]
 SAMPLERS = {kind.__name__: kind for kind in (Langevin, AdjustedLangevin)}
 N_TO_AVERAGE = 256  # draws for a mean
 MOST_ROWS = 2**16  # rows of a network at once
+MOST_NUMBERS = 2**20  # numbers of y in chains that run at once
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # parts of a correction that held-out pairs may ask for
 GRID = {1: 4096, 2: 192}  # points a side of the quadrature
 SHARE_OF_BASE = 0.6  # of a time budget
@@ -102,7 +103,7 @@ class NeuralTranslator(Saved, Translator):
             ones. With a base, its first fold judges.
         unpaired_weight: The weight of unpaired rows under "marginal".
         smoothing: The noise added to x in training, in standard deviations.
-        energy_penalty: The weight of the mean square of energies: it keeps them from running away.
+        energy_penalty: Without a base: the weight of the mean square of energies, which keeps them from running away.
         n_draws: The draws of the base at each x of a step, for log Z(x).
         standardise: Whether x and y are brought to mean zero and variance one inside; "auto" does so for tables.
         device: "auto" takes a CUDA device if there is one, or name one.
@@ -179,7 +180,7 @@ class NeuralTranslator(Saved, Translator):
     held_out: float = 0.2
     unpaired_weight: float = 1.0
     smoothing: float = 0.0
-    energy_penalty: float = 0.0
+    energy_penalty: float = 0.03
     n_draws: int = 32
     standardise: bool | Literal["auto"] = "auto"
     device: str = "auto"
@@ -288,17 +289,13 @@ class NeuralTranslator(Saved, Translator):
         """
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
         x = self._standardised(X)
-        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        seed = int(check_random_state(random_state).randint(2**31))
         if self.base_ is not None:
             with torch.no_grad():
-                drawn = CorrectedPlan(self.base_.plan_, self.plan_).sample(x.double(), n_samples, generator)
+                plan = CorrectedPlan(self.base_.plan_, self.plan_)
+                drawn = plan.sample(x, n_samples, torch.Generator().manual_seed(seed))
         else:
-            sampler = replace(self.sampler, n_steps=self.sampling_steps, step_size=self.step_size_)
-            parts = x.repeat(n_samples, 1).split(MOST_ROWS)
-            drawn = torch.cat(
-                [draw_afresh(self.plan_, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
-            )
-            drawn = drawn.double().unflatten(0, (n_samples, len(x)))
+            drawn = self._run_chains(x.repeat(n_samples, 1), seed).double().unflatten(0, (n_samples, len(x)))
         return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -468,7 +465,6 @@ class NeuralTranslator(Saved, Translator):
             unpaired_weight=self.unpaired_weight,
             n_draws=self.n_draws,
             smoothing=self.smoothing,
-            energy_penalty=self.energy_penalty,
             batch_size=self.batch_size,
             optimizer=self._optimizer(),
         )
@@ -520,6 +516,16 @@ class NeuralTranslator(Saved, Translator):
         if loop.ended == "interrupted":
             checks.warn_user("Interrupted: the best networks so far are kept.")
 
+    def _run_chains(self, x: Tensor, seed: int) -> Tensor:
+        """One y for each x, by chains on the device that the model learnt on."""
+        device = as_device(self.device)
+        generator = torch.Generator(device).manual_seed(seed)
+        sampler = replace(self.sampler, n_steps=self.sampling_steps, step_size=self.step_size_)
+        plan, n_rows = copy.deepcopy(self.plan_).to(device), max(MOST_NUMBERS // self.n_outputs_, 1)
+        parts = x.to(device).split(n_rows)
+        drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
+        return torch.cat(drawn).cpu()
+
     def _integrate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log ∫ exp(−u) dy over a box of ten standard deviations a side, by the midpoint rule, and how much half as many points
         a side would change it."""
@@ -553,6 +559,9 @@ class NeuralTranslator(Saved, Translator):
         check_is_fitted(self, "plan_")
         x = self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_))))
         return x if self.base_ is not None else x.float()
+
+    def _is_y_spread(self) -> bool:
+        return len(self.y_shape_) == 1  # the margin of images may well be black in all of them
 
     def _flat(self, rows: Any, name: str, shape: Sequence[int]) -> Any:
         """Images as rows of numbers; tables as they are."""

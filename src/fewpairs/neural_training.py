@@ -102,7 +102,9 @@ def draw_negatives(
     is_learnt = [parameter.requires_grad for parameter in energy.parameters()]
     energy.requires_grad_(False)  # chains want the gradient in y alone
     try:
-        return sampler.run(lambda y: energy(x, y), start, generator)
+        with torch.no_grad():
+            energy_of = energy.at(x)
+        return sampler.run(energy_of, start, generator)
     finally:
         for parameter, was in zip(energy.parameters(), is_learnt, strict=True):
             parameter.requires_grad_(was)
@@ -218,7 +220,6 @@ class Correction:
         unpaired_weight: The weight of the unpaired rows under "marginal".
         n_draws: The draws of the base at each x of a step.
         smoothing: The noise added to x in training.
-        energy_penalty: The weight of the mean square of all energies.
     """
 
     energy: Energy
@@ -229,7 +230,6 @@ class Correction:
     unpaired_weight: float
     n_draws: int
     smoothing: float
-    energy_penalty: float
     batch_size: int
     optimizer: Optimizer
 
@@ -259,12 +259,11 @@ class Correction:
         fold, hand = fold_and_hand
         x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (hand.pairs_x, hand.source))
         plan = CorrectedPlan(self.bases[fold], self.energy)
-        of_data = self.energy(x_pairs, hand.pairs_y)
         # The base's own density of the pairs is left out: no step changes it.
-        loss = of_data.mean() + plan.log_partition(x_pairs, self._draw(plan, x_pairs)).mean()
+        loss = (self.energy(x_pairs, hand.pairs_y) + plan.log_partition(x_pairs, self._draw(plan, x_pairs))).mean()
         if self.objective == "marginal":
             loss = loss - self.unpaired_weight * plan.log_marginal(hand.target, x, self._draw(plan, x)).mean()
-        self._descend(loss + self.energy_penalty * of_data.square().mean())
+        self._descend(loss)
         return {"loss": loss.detach()}
 
     def _draw(self, plan: CorrectedPlan, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_conditionals", "plot_curves", "plot_heatmaps", "plot_mappings"]
+__all__ = ["plot_conditionals", "plot_curves", "plot_heatmaps", "plot_image_rows", "plot_mappings"]
 
 TRUE_COLOUR, LEARNT_COLOUR, QUIET = "#1b6ca8", "#d1495b", "#d0d0d0"
 
@@ -46,6 +46,23 @@ def plot_conditionals(
                 ax.set_title(name)
             if column == 0:
                 ax.set_ylabel("x = (" + ", ".join(f"{value:g}" for value in x) + ")")
+    return figure
+
+
+def plot_image_rows(rows: Mapping[str, np.ndarray]) -> "Figure":
+    """Rows of pictures with a name each: images are (n, height, width, 3) in uint8."""
+    from matplotlib.figure import Figure
+
+    n_columns = max(len(images) for images in rows.values())
+    figure = Figure(figsize=(0.9 * n_columns + 1.2, 0.95 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), n_columns, squeeze=False)
+    for line, (name, images) in zip(axes, rows.items(), strict=True):
+        for ax in line:
+            ax.set(xticks=[], yticks=[])
+            ax.spines[:].set_visible(False)
+        for ax, image in zip(line, images, strict=False):
+            ax.imshow(image)
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
     return figure
 
 

