@@ -204,6 +204,16 @@ def test_images_go_in_and_come_out_in_their_shape(tmp_path) -> None:
         model.sample(images(2)[:, :, :3])
 
 
+def test_a_black_margin_is_no_constant_column() -> None:
+    """In a table it would be one, and without a density."""
+    framed, others = images(20), images(30, 1)
+    framed[:, :, 0], others[:, :, 0] = -1, -1
+    model = image_model().fit(framed, framed, X_unpaired=others, Y_unpaired=others)
+    assert model.sample(framed[:2]).shape == (1, 2, 3, 4, 4)
+    with pytest.raises(ValueError, match="zero variance"):
+        NeuralTranslator(**FREE).fit(framed.reshape(20, -1), framed.reshape(20, -1))
+
+
 def test_the_users_networks_are_left_alone() -> None:
     cost = MapCost(Colours())
     before = cost.map.layer.weight.detach().clone()

@@ -44,6 +44,7 @@ def test_the_page_shows_every_method_and_section(study: tuple[Path, Plan, Outcom
         "How many pairs",
         "slopes M",
         "runs away",
+        "networks stable",
         "How each number was made",
     ):
         assert title in page

@@ -79,7 +79,7 @@ class Translator(RegressorMixin, BaseEstimator):
         checks.refuse_few_pairs(len(x), LEAST_PAIRS)
         more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)
         more_y, more_y_weight = self._check_unpaired(Y_unpaired, Y_unpaired_weight, y, "Y", self._check_y)
-        if self._is_y_spread():
+        if self._is_table("Y"):
             checks.refuse_constant_y(y if more_y is None else np.concatenate([y, more_y.numpy()]), self.target_names_)
         samples = Samples.gather(
             _tensor(x),
@@ -92,8 +92,8 @@ class Translator(RegressorMixin, BaseEstimator):
         )
         return replace(samples, relevance=_tensor(relevance))
 
-    def _is_y_spread(self) -> bool:
-        """Whether every column of y must vary, as it must where there is a density."""
+    def _is_table(self, name: str) -> bool:
+        """Whether X or Y is a table, in which a column means something of its own and must not be constant; not images."""
         return True
 
     def _check_unpaired(
@@ -108,7 +108,7 @@ class Translator(RegressorMixin, BaseEstimator):
         rows, weight = rows[weight > 0], weight[weight > 0]  # as with pairs: a row of weight zero is no row
         feature_names = getattr(self, "feature_names_in_", None)
         names = self.target_names_ if name == "Y" else None if feature_names is None else list(feature_names)
-        warning = checks.describe_unlike(rows, paired, name, names)
+        warning = checks.describe_unlike(rows, paired, name, names) if self._is_table(name) else None
         if warning:
             checks.warn_user(warning)
         return _tensor(rows), _tensor(weight)

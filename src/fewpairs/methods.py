@@ -16,7 +16,8 @@ from typing import Any, Literal
 from fewpairs.baselines import REGISTRY, Baseline, CondNF
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.faces import Translator
-from fewpairs.recipes import RECIPES
+from fewpairs.neural import NeuralTranslator
+from fewpairs.recipes import NEURAL_RECIPES, RECIPES
 
 __all__ = ["METHODS", "Method", "register"]
 
@@ -66,6 +67,19 @@ def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
     return make
 
 
+def _networks(**settings: Any) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = NeuralTranslator(random_state=random_state, device=device, verbose=False, **settings)
+        if effort >= 1:
+            return model
+        if model.base is not None:
+            model.set_params(base=_ours()(random_state=random_state, device=device, effort=effort))
+        usual = 1000 if isinstance(model.max_steps, str) else model.max_steps
+        return model.set_params(max_steps=max(round(usual * effort), 1))
+
+    return make
+
+
 def _baseline(kind: type[Baseline], **settings: Any) -> Callable[..., Translator]:
     def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
         model = kind(random_state=random_state, device=device, verbose=False, **settings)
@@ -79,6 +93,9 @@ register(Method("supervised", _ours(objective="supervised")))
 register(Method("paper's loss, our settings", _ours(objective="inverse_eot")))
 register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True))
 register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))
+register(Method("fewpairs with networks", _networks()))
+register(Method("EBiEOT-NN, the paper's text", _networks(**NEURAL_RECIPES["paper"]), is_variant=True))
+register(Method("EBiEOT-NN, our settings", _networks(base=None), is_variant=True))
 for _kind in REGISTRY.values():
     register(Method(_kind.title, _baseline(_kind)))
     if issubclass(_kind, CondNF):

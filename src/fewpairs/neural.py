@@ -376,8 +376,8 @@ class NeuralTranslator(Saved, Translator):
 
     def _fit_base(self, X: Any, y: Any, X_unpaired: Any, Y_unpaired: Any, random: Any) -> MixtureTranslator | None:
         """The base, fitted unless it is already; None where there is none."""
-        is_table = len(self.x_shape_) == 1 and len(self.y_shape_) == 1
-        if self.base is None or (self.base == "auto" and not is_table):
+        is_auto = isinstance(self.base, str) and self.base == "auto"
+        if self.base is None or (is_auto and not (self._is_table("X") and self._is_table("Y"))):
             return None
         if isinstance(self.base, MixtureTranslator):
             if hasattr(self.base, "plan_"):
@@ -560,8 +560,8 @@ class NeuralTranslator(Saved, Translator):
         x = self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_))))
         return x if self.base_ is not None else x.float()
 
-    def _is_y_spread(self) -> bool:
-        return len(self.y_shape_) == 1  # the margin of images may well be black in all of them
+    def _is_table(self, name: str) -> bool:
+        return len(self.x_shape_ if name == "X" else self.y_shape_) == 1
 
     def _flat(self, rows: Any, name: str, shape: Sequence[int]) -> Any:
         """Images as rows of numbers; tables as they are."""

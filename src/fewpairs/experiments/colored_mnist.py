@@ -144,12 +144,14 @@ def make_neural(*, seed: int, device: str, width: int = 64, **changes: Any) -> N
         "cost": MapCost(UNet(3, width=width)),
         "potential": ConvPotential((3, 32, 32), width=max(width // 2, 2)),
         "epsilon": 0.01,
-        "sampler": Langevin(n_steps=60, step_size=1e-3, clamp=(-1.0, 1.0), target=None),
-        "sampling_steps": 300,
+        # Cold chains, as in the authors' code: at temperature one the noise would drown what a digit is made of.
+        "sampler": Langevin(n_steps=40, step_size=1e-4, temperature=2e-4, clamp=(-1.0, 1.0), target=None),
+        "sampling_steps": 120,
         "start_std": 0.5,
         "confinement": None,
         "energy_penalty": 1e-3,
-        "learning_rate": 1e-4,
+        "learning_rate": 1e-3,
+        "potential_learning_rate": 2e-4,
         "betas": (0.0, 0.99),
         "one_cycle": False,
         "batch_size": 64,
@@ -159,7 +161,7 @@ def make_neural(*, seed: int, device: str, width: int = 64, **changes: Any) -> N
     return NeuralTranslator(**{**settings, "random_state": seed, "device": device, "verbose": False, **changes})
 
 
-def make_components(*, seed: int, device: str, n_components: int = 20, **changes: Any) -> "ComponentTranslator":
+def make_components(*, seed: int, device: str, n_components: int = 6, **changes: Any) -> "ComponentTranslator":
     """Our default between principal components."""
     return ComponentTranslator(
         MixtureTranslator(random_state=seed, device=device, verbose=False, **changes), n_components

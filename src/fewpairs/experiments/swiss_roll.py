@@ -9,10 +9,12 @@ from typing import Any
 
 from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS
+from fewpairs.samplers import AdjustedLangevin, Langevin
 
-__all__ = ["FAST", "FULL", "OURS", "TINY", "Plan", "Scale"]
+__all__ = ["FAST", "FULL", "MEANS", "NETWORKS", "OURS", "TINY", "Plan", "Scale"]
 
 OURS = "fewpairs default"
+NETWORKS, NEURAL_PAPER = "fewpairs with networks", "EBiEOT-NN, the paper's text"
 
 # Settings for the heatmaps over M and N, where both are given: nothing else is searched for.
 FIXED = {
@@ -34,6 +36,23 @@ BARE = {
     "learning_rate": 1e-3,
     "one_cycle": False,
     "max_grad_norm": None,
+}
+# What may keep free networks from running away: each on its own on top of the paper's settings, and then all of them.
+MEANS: dict[str, dict[str, Any]] = {
+    "the paper's text": {},
+    "held-out stopping": {"held_out": 0.2},
+    "step size adapted": {"sampler": Langevin(n_steps=100)},
+    "adjusted chains": {"sampler": AdjustedLangevin(n_steps=100)},
+    "energy penalty": {"energy_penalty": 0.03},
+    "confinement": {"confinement": 2.0},
+    "noise on x": {"smoothing": 0.2},
+    "spectral norm": {"spectral_norm": True},
+    "all but noise and norm": {
+        "held_out": 0.2,
+        "sampler": Langevin(n_steps=100),
+        "energy_penalty": 0.03,
+        "confinement": 2.0,
+    },
 }
 
 
@@ -209,9 +228,23 @@ class Plan:
             for objective, more in kinds.items()
         }
 
+    def networks(self) -> dict[str, list[Fit]]:
+        """Free networks with one means of stability after the other, and beside them the correction and the mixture."""
+        n_pairs, n_unpaired = self.scale.sizes[0]
+        seeds = range(self.scale.n_seeds)
+        table = {
+            name: [
+                self._fit(ROLL, NEURAL_PAPER, n_pairs, n_unpaired, n_unpaired, seed, settings=settings)
+                for seed in seeds
+            ]
+            for name, settings in MEANS.items()
+        }
+        main = self.main(ROLL, n_pairs, n_unpaired)
+        return {**table, "the paper's text": main[NEURAL_PAPER], NETWORKS: main[NETWORKS], OURS: main[OURS]}
+
     def fits(self) -> list[Fit]:
         tables = [self.main(problem, *size) for problem in (ROLL, ANALYTIC) for size in self.scale.sizes]
-        groups: list[dict[Any, list[Fit]]] = [*tables, self.ablation(), self.sweep(), self.grid()]
+        groups: list[dict[Any, list[Fit]]] = [*tables, self.ablation(), self.sweep(), self.grid(), self.networks()]
         return [fit for group in groups for fits in group.values() for fit in fits] + list(self.runaway().values())
 
     def truth(self, problem: str) -> Truth:

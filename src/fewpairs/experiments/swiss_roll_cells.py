@@ -17,6 +17,7 @@ from fewpairs import metrics
 from fewpairs.datasets import AnalyticSwissRoll, Problem, SwissRoll
 from fewpairs.estimators import fit_together
 from fewpairs.experiments.cells import Cell, Store
+from fewpairs.loops import energy_scores
 from fewpairs.methods import METHODS
 
 __all__ = ["ANALYTIC", "POINTS", "ROLL", "Draw", "Fit", "Truth"]
@@ -25,6 +26,9 @@ ROLL, ANALYTIC = "Swiss roll", "analytic Swiss roll"
 PROBLEMS: dict[str, Callable[[], Problem]] = {ROLL: SwissRoll, ANALYTIC: AnalyticSwissRoll}
 POINTS = np.array([[-2.0, 0.0], [2.0, 2.0], [0.0, 0.0]])  # where the paper's figure shows p(y|x)
 N_SHOWN = 64  # draws of y at each of them
+
+N_BY_QUADRATURE = 100  # fresh pairs whose density is had by quadrature
+N_BY_ENERGY, N_AT_EACH = 1000, 50  # fresh pairs for the energy score, and draws at each
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,17 @@ class Fit(Cell):
             outcome["nll"] = metrics.negative_log_likelihood(log_prob)
             if "log_prob" in truth:
                 outcome["kl"] = float(np.mean(truth["log_prob"] - log_prob))
+        elif hasattr(model, "estimate_log_likelihood"):  # by quadrature, which takes its time
+            few = slice(0, min(N_BY_QUADRATURE, len(truth["x"]) // 10))
+            estimate = model.estimate_log_likelihood(truth["x"][few], truth["y"][few])
+            outcome["nll"] = metrics.negative_log_likelihood(estimate.log_likelihood)
         if self.has_metrics:
+            few = slice(0, N_BY_ENERGY)
+            drawn = model.sample(truth["x"][few], N_AT_EACH, random_state=3)
+            outcome["energy_score"] = float(
+                energy_scores(torch.as_tensor(drawn), torch.as_tensor(truth["y"][few])).mean()
+            )
+            outcome["ended"] = getattr(model, "ended_", "finished")
             bandwidth = float(truth["bandwidth"])
             cloud, draws, true_cloud, true_draws = (
                 torch.as_tensor(points, device=device)
