@@ -12,10 +12,20 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fewpairs import MixtureTranslator, Unpaired
+from fewpairs import MixtureTranslator, NeuralTranslator, Unpaired
 from fewpairs.datasets import TwoBranches
+from fewpairs.samplers import Langevin
 
 QUICK = {**FIXED, "max_steps": 5, "n_atoms": 5}
+QUICK_NETWORKS = {
+    "base": None,
+    "cost_hidden": (4,),
+    "potential_hidden": (4,),
+    "sampler": Langevin(n_steps=2),
+    "sampling_steps": 2,
+    "max_steps": 2,
+    "verbose": False,
+}
 DATA = TwoBranches().draw(n_pairs=40, n_source=40, n_target=60, seed=0)
 
 NEEDS_Y = (
@@ -30,7 +40,10 @@ CANNOT_APPLY = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([MixtureTranslator(**QUICK)], expected_failed_checks=lambda estimator: CANNOT_APPLY)
+@parametrize_with_checks(
+    [MixtureTranslator(**QUICK), NeuralTranslator(**QUICK_NETWORKS)],
+    expected_failed_checks=lambda estimator: CANNOT_APPLY,
+)
 def test_scikit_learns_checks(estimator, check) -> None:
     check(estimator)
 

@@ -7,6 +7,8 @@ and p(class|x) from a few labels and many rows without one:
 
     SemiSupervisedClassifier().fit(X, y)  # y = -1 where there is no label
 
+`NeuralTranslator` has free networks in the place of the mixture, or on top of it.
+
 Start at `estimators`, follow it to `plans`; ARCHITECTURE.md has the map.
 """
 

@@ -9,7 +9,7 @@ learnt in `energies`.
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -109,7 +109,7 @@ class NeuralTranslator(Saved, Translator):
         device: "auto" takes a CUDA device if there is one, or name one.
 
     Arguments of the chains, where there is no base:
-        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin`, with settings.
+        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin` with settings; None is Langevin().
         sampling_steps: The steps of a chain that draws a y for you.
         start_std: The spread of the places where chains begin.
         replay: The chance that a chain in training goes on from where that of its x was.
@@ -184,7 +184,7 @@ class NeuralTranslator(Saved, Translator):
     n_draws: int = 32
     standardise: bool | Literal["auto"] = "auto"
     device: str = "auto"
-    sampler: Langevin = field(default_factory=Langevin)
+    sampler: Langevin | None = None
     sampling_steps: int = 500
     start_std: float = 1.0
     replay: float = 0.95
@@ -219,7 +219,7 @@ class NeuralTranslator(Saved, Translator):
         "n_draws": [Interval(Integral, 2, None, closed="left")],
         "standardise": ["boolean", StrOptions({"auto"})],
         "device": [str],
-        "sampler": [Langevin],
+        "sampler": [Langevin, None],
         "sampling_steps": [Interval(Integral, 1, None, closed="left")],
         "start_std": [Interval(Real, 0, None, closed="neither")],
         "replay": [Interval(Real, 0, 1, closed="both")],
@@ -476,7 +476,7 @@ class NeuralTranslator(Saved, Translator):
             x_judge=x_judge,
             y_judge=y_judge,
             objective=self.objective_,
-            sampler=self.sampler,
+            sampler=self.sampler or Langevin(),
             sampling_steps=self.sampling_steps,
             start_std=self.start_std,
             replay=self.replay,
@@ -491,7 +491,7 @@ class NeuralTranslator(Saved, Translator):
         """Puts what came out into the fitted attributes, and says what the user must know."""
         energy = lesson.energy.eval().requires_grad_(False)
         self.correction_gain_, self.correction_gain_error_, self.buffer_share_ = math.nan, math.nan, math.nan
-        self.step_size_ = self.sampler.step_size
+        self.step_size_ = math.nan
         if isinstance(lesson, Correction):
             strength, self.correction_gain_, self.correction_gain_error_ = lesson.weigh(STRENGTHS)
             energy.strength.fill_(strength)
@@ -520,7 +520,7 @@ class NeuralTranslator(Saved, Translator):
         """One y for each x, by chains on the device that the model learnt on."""
         device = as_device(self.device)
         generator = torch.Generator(device).manual_seed(seed)
-        sampler = replace(self.sampler, n_steps=self.sampling_steps, step_size=self.step_size_)
+        sampler = replace(self.sampler or Langevin(), n_steps=self.sampling_steps, step_size=self.step_size_)
         plan, n_rows = copy.deepcopy(self.plan_).to(device), max(MOST_NUMBERS // self.n_outputs_, 1)
         parts = x.to(device).split(n_rows)
         drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
@@ -602,11 +602,9 @@ class NeuralTranslator(Saved, Translator):
                     "like it."
                 )
             settings[name] = module
-        kind = settings["sampler"].pop("kind")
-        clamp = settings["sampler"]["clamp"]
-        settings["sampler"] = SAMPLERS[kind](
-            **{**settings["sampler"], "clamp": None if clamp is None else tuple(clamp)}
-        )
+        if settings["sampler"] is not None:
+            kind, clamp = settings["sampler"].pop("kind"), settings["sampler"].pop("clamp")
+            settings["sampler"] = SAMPLERS[kind](**settings["sampler"], clamp=None if clamp is None else tuple(clamp))
         try:
             model = super().from_file(tensors, settings, fitted)
         except RuntimeError as error:
@@ -618,10 +616,9 @@ class NeuralTranslator(Saved, Translator):
         return model
 
     def _plain_settings(self) -> dict[str, Any]:
-        settings = {
-            **super()._plain_settings(),
-            "sampler": {"kind": type(self.sampler).__name__, **asdict(self.sampler)},
-        }
+        settings = super()._plain_settings()
+        if self.sampler is not None:
+            settings["sampler"] = {"kind": type(self.sampler).__name__, **asdict(self.sampler)}
         for name in ("cost", "potential"):
             settings[name] = None if settings[name] is None else type(settings[name]).__name__
         if isinstance(self.base, MixtureTranslator):
@@ -641,6 +638,6 @@ class NeuralTranslator(Saved, Translator):
 
 
 def _shape_of(rows: Any) -> tuple[int, ...]:
-    """The shape of a row: of an image its channels, height and width; of anything else (−1,), whatever it is."""
-    shape = np.shape(checks.unwrap(rows)) if rows is not None else ()
+    """The shape of a row: of an image its channels, height and width; of a row of a table (−1,), whatever its length."""
+    shape = getattr(checks.unwrap(rows), "shape", ())
     return tuple(shape[1:]) if len(shape) > 2 else (-1,)

@@ -258,7 +258,7 @@ class Scale:
 # What leaves nothing to choose but the emphasis on pairs.
 FIXED = {"hidden": (), "covariance": "diagonal", "unpaired_weight": 3.0, "smoothing": 0.2, "adversarial": 0.0}
 FIXED |= {"variance_floor": 0.01, "n_atoms": 5, "n_folds": 2, "max_steps": 3}
-FULL = Scale("full", (("Swiss roll", 128, 1024, 5), ("sea climate", 150, 1000, 3)), (0.0, 0.5, 1.0, 1.5), 4000)
+FULL = Scale("full", (("Swiss roll", 128, 1024, 5), ("sea climate", 150, 1000, 5)), (0.0, 0.5, 1.0, 1.5), 4000)
 FAST = Scale("fast", (("Swiss roll", 128, 512, 2),), (1.0,), 2000, (("max_steps", 60), ("hidden", ())))
 TINY = Scale("tiny", (("Swiss roll", 24, 60, 1),), (1.0,), 60, tuple(FIXED.items()))
 
