@@ -37,6 +37,7 @@ ROOMS = [
     "choice",
     "samplers",
     "energies",
+    "likelihoods",
     "loops",
     "neural_training",
     "recipes",

@@ -13,6 +13,7 @@ from torch import nn
 from fewpairs import MixtureTranslator, NeuralTranslator, load
 from fewpairs.datasets import LinearGaussian, TwoBranches
 from fewpairs.energies import MapCost
+from fewpairs.likelihoods import anneal, integrate
 from fewpairs.samplers import AdjustedLangevin, Langevin
 
 DATA = TwoBranches().draw(n_pairs=60, n_source=100, n_target=100, seed=0)
@@ -111,8 +112,9 @@ def test_quadrature_and_annealing_agree() -> None:
     grid = model.estimate_log_likelihood(x[:5], y[:5])
     assert grid.method == "quadrature"
     assert grid.error.max() < 1e-3
-    log_z, error = model._anneal(model._standardised(x[:5]), 500, torch.Generator().manual_seed(0))
-    by_grid, _ = model._integrate(model._standardised(x[:5]))
+    rows, box = model._standardised(x[:5]), torch.tensor(model.box_)
+    log_z, error = anneal(model.plan_, rows, 2, std=1.0, n_chains=500, generator=torch.Generator().manual_seed(0))
+    by_grid, _ = integrate(model.plan_, rows, *box)
     assert float(error.max()) < 0.2
     assert bool(((log_z - by_grid).abs() < 4 * error).all())
 
@@ -128,6 +130,25 @@ def test_more_outputs_are_annealed() -> None:
 class _Bowl(nn.Module):
     def forward(self, y):
         return -y.square().sum(-1)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.25])
+def test_a_base_without_folds_is_corrected_too(held_out: float) -> None:
+    base = MixtureTranslator(**{**FIXED, "max_steps": 5, "n_folds": 1})
+    model = fit(**{**CORRECTED, "base": base, "held_out": held_out})
+    assert model.n_steps_ > 0
+    assert math.isnan(model.correction_gain_) == (held_out == 0)
+    assert (float(model.plan_.strength) == 1) >= (held_out == 0)  # with nothing to judge by, all of it is kept
+
+
+def test_densities_do_not_depend_on_the_scale_inside() -> None:
+    """Without standardising, the box of the quadrature is where the data are, and not around zero."""
+    data = {"X_unpaired": DATA.X_unpaired, "Y_unpaired": DATA.Y_unpaired + 50}
+    model = NeuralTranslator(**FREE, standardise=False, confinement=None).fit(DATA.X, DATA.Y + 50, **data)
+    low, high = (corner[0] for corner in model.box_)
+    assert low < 50 < high < 100
+    estimate = model.estimate_log_likelihood(DATA.X[:1].repeat(200, 0), np.linspace(low, high, 200)[:, None])
+    assert np.exp(estimate.log_likelihood).mean() * (high - low) == pytest.approx(1.0, rel=0.01)
 
 
 def test_densities_are_in_the_users_units() -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -30,37 +30,23 @@ from fewpairs.energies import CorrectedPlan, Energy, NeuralCost, NeuralPotential
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.faces import Translator, as_device
 from fewpairs.folds import row_keys
+from fewpairs.likelihoods import GRID, LikelihoodEstimate, anneal, integrate
 from fewpairs.loops import Loop, hold_out, seeded
 from fewpairs.neural_training import DRIFTING, Contrast, Correction, Optimizer, draw_afresh
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.progress import progress_bar
 from fewpairs.recipes import NEURAL_RECIPES
-from fewpairs.samplers import AdjustedLangevin, Langevin, annealed_log_partition
+from fewpairs.samplers import AdjustedLangevin, Langevin
 from fewpairs.saving import Saved
 
-__all__ = ["LikelihoodEstimate", "NeuralTranslator"]
+__all__ = ["NeuralTranslator"]
 
 SAMPLERS = {kind.__name__: kind for kind in (Langevin, AdjustedLangevin)}
 N_TO_AVERAGE = 256  # draws for a mean
 MOST_ROWS = 2**16  # rows of a network at once
 MOST_NUMBERS = 2**20  # numbers of y in chains that run at once
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # parts of a correction that held-out pairs may ask for
-GRID = {1: 4096, 2: 192}  # points a side of the quadrature
 SHARE_OF_BASE = 0.6  # of a time budget
-
-
-class LikelihoodEstimate(NamedTuple):
-    """log p(y|x) as far as it can be known, one number a row, in the user's units.
-
-    Attributes:
-        log_likelihood: The estimates.
-        error: Their standard errors; of a quadrature the difference to one with half as many points a side.
-        method: "importance sampling", "quadrature" or "annealed importance sampling".
-    """
-
-    log_likelihood: np.ndarray
-    error: np.ndarray
-    method: str
 
 
 def _has_base(model: Any) -> bool:
@@ -124,6 +110,7 @@ class NeuralTranslator(Saved, Translator):
         history_: A list for each of "step", "seconds", "held_out" (lower is better: energy score, or minus the gain of a
             correction), "loss", and, of chains, "energy_gap" (mean energy of negatives less that of data), "acceptance",
             "step_size".
+        box_: Two corners around all y's, half as wide again on each side: where densities of one or two outputs are integrated.
         buffer_share_: The effective share of the replay buffer at the end; NaN without one.
         n_steps_: The step whose networks were kept.
         ended_: "finished", "out of time", "interrupted" or "diverged".
@@ -137,6 +124,7 @@ class NeuralTranslator(Saved, Translator):
     """
 
     fitted_names: ClassVar[tuple[str, ...]] = (
+        "box_",
         "buffer_share_",
         "correction_gain_",
         "correction_gain_error_",
@@ -260,6 +248,8 @@ class NeuralTranslator(Saved, Translator):
         self.x_scaler_, self.y_scaler_ = (base.x_scaler_, base.y_scaler_) if base else self._scalers(samples)
         keys = row_keys(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
+        low, high = samples.target.amin(0), samples.target.amax(0)
+        self.box_ = [(1.5 * low - 0.5 * high).tolist(), (1.5 * high - 0.5 * low).tolist()]
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             energy = self._make_energy(is_bounded=base is not None).to(device)
             lesson: Correction | Contrast
@@ -336,9 +326,13 @@ class NeuralTranslator(Saved, Translator):
                     parts.append(plan.log_prob(x_some.double(), y_some.double(), n_draws, generator))
                 continue
             if self.n_outputs_ in GRID:
-                method, (log_z, error) = "quadrature", self._integrate(x_some)
+                method, box = "quadrature", torch.tensor(self.box_, dtype=x.dtype)
+                log_z, error = integrate(self.plan_, x_some, *box)
             else:
-                method, (log_z, error) = "annealed importance sampling", self._anneal(x_some, n_draws, generator)
+                method, std = "annealed importance sampling", self.start_std
+                log_z, error = anneal(
+                    self.plan_, x_some, self.n_outputs_, std=std, n_chains=n_draws, generator=generator
+                )
             with torch.no_grad():
                 parts.append((-self.plan_(x_some, y_some) - log_z, error))
         log_prob, error = (torch.cat(one).double() for one in zip(*parts, strict=True))
@@ -452,10 +446,14 @@ class NeuralTranslator(Saved, Translator):
 
     def _correction(self, energy: Energy, samples: Samples, base: MixtureTranslator, keys: list[int]) -> Correction:
         device = samples.source.device
-        known = dict(zip(base.fold_keys_.tolist(), base.folds_.tolist(), strict=True))
+        n_folds, known = base.n_folds_, dict(zip(base.fold_keys_.tolist(), base.folds_.tolist(), strict=True))
+        if n_folds == 1:  # it has held nothing out: some of the pairs judge the correction all the same
+            n_folds, known = max(round(1 / self.held_out), 2) if self.held_out else 2, {}
         # Pairs that the base has never met are as good as held out from it: they are dealt among the folds.
-        folds = torch.tensor([known.get(key, number % base.n_folds_) for number, key in enumerate(keys)], device=device)
-        bases = [copy.deepcopy(base.plan_without(fold)).float().to(device) for fold in range(base.n_folds_)]
+        first = 0 if self.held_out or base.n_folds_ > 1 else 1
+        dealt = [known.get(key, max(number % n_folds, first)) for number, key in enumerate(keys)]
+        folds = torch.tensor(dealt, device=device)
+        bases = [copy.deepcopy(base.plan_without(fold)).float().to(device) for fold in range(n_folds)]
         return Correction(
             energy=energy,
             samples=samples,
@@ -525,29 +523,6 @@ class NeuralTranslator(Saved, Translator):
         parts = x.to(device).split(n_rows)
         drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
         return torch.cat(drawn).cpu()
-
-    def _integrate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """log ∫ exp(−u) dy over a box of ten standard deviations a side, by the midpoint rule, and how much half as many points
-        a side would change it."""
-        found = []
-        for n in (GRID[self.n_outputs_] // 2, GRID[self.n_outputs_]):
-            side = (torch.arange(n, dtype=x.dtype) + 0.5) * (10 / n) - 5
-            grid = torch.cartesian_prod(*[side] * self.n_outputs_).reshape(-1, self.n_outputs_)
-            rows = [torch.logsumexp(-self.plan_(one.expand(len(grid), -1), grid), dim=0) for one in x]
-            found.append(torch.stack(rows) + self.n_outputs_ * math.log(10 / n))
-        return found[1], (found[1] - found[0]).abs()
-
-    def _anneal(self, x: Tensor, n_chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        rows = x.repeat(n_chains, 1)
-        log_weight = annealed_log_partition(
-            lambda y: self.plan_(rows, y),
-            x.new_zeros(len(rows), self.n_outputs_),
-            std=self.start_std,
-            generator=generator,
-        ).unflatten(0, (n_chains, len(x)))
-        share = log_weight.softmax(dim=0)
-        error = (share - 1 / n_chains).square().sum(0).sqrt() * math.sqrt(n_chains / (n_chains - 1))
-        return torch.logsumexp(log_weight, dim=0) - math.log(n_chains), error
 
     def _both(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
         x = self._standardised(X)
