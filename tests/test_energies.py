@@ -243,7 +243,8 @@ def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
     """Less the base's own density of the pairs, which no step changes."""
     torch.manual_seed(0)
     base, energy = make_base(), make_energy(bound=2.0)
-    samples = Samples(draw(8, 2), draw(8, 1, seed=1), draw(6, 2, seed=2), draw(7, 1, seed=3))
+    unpaired = {"unpaired_x": draw(6, 2, seed=2), "unpaired_y": draw(7, 1, seed=3)}
+    samples = Samples.gather(draw(8, 2), draw(8, 1, seed=1), **unpaired)
     kept: dict = {}
     lesson = Correction(
         energy=energy,
@@ -267,9 +268,29 @@ def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
     of_pairs = log_prob_between(samples.pairs_x, samples.pairs_y).diagonal() - base.log_prob(
         samples.pairs_x, samples.pairs_y
     )
-    of_target = torch.logsumexp(log_prob_between(samples.source, samples.target), dim=0) - math.log(6)
+    of_target = torch.logsumexp(log_prob_between(samples.source, samples.target), dim=0) - math.log(14)
     expected = -of_pairs.mean() - 2 * of_target.mean()
     assert float(kept["loss"]) == pytest.approx(float(expected), abs=0.03)
+
+
+def test_pairs_that_judge_teach_nothing() -> None:
+    """Neither as pairs nor as points of source and target; every other row comes."""
+    base, energy = make_base(), make_energy(bound=2.0)
+    x, y = torch.arange(10.0).unsqueeze(1).expand(-1, 2).double(), torch.arange(10.0).unsqueeze(1).double()
+    samples = Samples(x, y, torch.cat([x, x + 100]), torch.cat([y, y + 100]))
+    settings = {"objective": "marginal", "unpaired_weight": 1.0, "n_draws": 8, "smoothing": 0.0, "batch_size": 100}
+    folds = torch.arange(10) % 3
+    lesson = Correction(energy=energy, samples=samples, folds=folds, bases=[base] * 3, **settings, optimizer=OPTIMIZER)
+    judges = {0.0, 3.0, 6.0, 9.0}
+    batches = lesson.batches()
+    for expected in (1, 2, 1):
+        fold, hand = next(batches)
+        assert fold == expected
+        assert set(hand.pairs_y.flatten().tolist()) == {float(one) for one in range(10) if one % 3 == fold}
+        for rows in (hand.source[:, 0], hand.target.flatten()):
+            assert set(rows.tolist()) == ({float(one) for one in range(10)} - judges) | {
+                100.0 + one for one in range(10)
+            }
 
 
 def test_a_correction_that_brings_nothing_is_not_kept() -> None:

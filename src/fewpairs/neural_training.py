@@ -26,7 +26,8 @@ from fewpairs.training import Deck
 
 __all__ = ["Contrast", "Correction", "Optimizer", "draw_afresh", "draw_negatives"]
 
-MOST_TO_JUDGE = 256  # held-out pairs that are looked at
+MOST_TO_JUDGE = 256  # held-out pairs that are looked at with chains
+MOST_TO_CORRECT = 1000  # and with draws of a base
 DRAWS_OF_BASE_TO_JUDGE = 256
 DRIFTING = 20.0  # nats: a gap this wide between data and negatives is no longer about the data
 
@@ -236,7 +237,7 @@ class Correction:
     def __post_init__(self) -> None:
         self._descend = self.optimizer.start(self.energy)
         here = self.folds == 0
-        self._x, self._y = self.samples.pairs_x[here], self.samples.pairs_y[here]
+        self._x, self._y = (rows[here][:MOST_TO_CORRECT] for rows in (self.samples.pairs_x, self.samples.pairs_y))
         if len(self._x):
             with torch.no_grad():
                 conditional = self.bases[0].conditional(self._x)
@@ -245,15 +246,20 @@ class Correction:
     def batches(self) -> Iterator[tuple[int, Hand]]:
         """Minibatches, each with pairs of one fold, and its number."""
         parts = {}
+        source, target = (self._without_judges(rows) for rows in (self.samples.source, self.samples.target))
         for fold in range(1, len(self.bases)):
             here = self.folds == fold
             if bool(here.any()):
-                pairs = Samples(
-                    self.samples.pairs_x[here], self.samples.pairs_y[here], self.samples.source, self.samples.target
-                )
+                pairs = Samples(self.samples.pairs_x[here], self.samples.pairs_y[here], source, target)
                 parts[fold] = deal(pairs, self.batch_size)
         for fold in itertools.cycle(parts):
             yield fold, next(parts[fold])
+
+    def _without_judges(self, rows: Tensor) -> Tensor:
+        """Source or target without the points of the pairs that judge; the pairs' own points lie in front of the others."""
+        stays = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        stays[: len(self.folds)] = self.folds != 0
+        return rows[stays]
 
     def step(self, fold_and_hand: tuple[int, Hand]) -> Mapping[str, Tensor]:
         fold, hand = fold_and_hand
