@@ -1,4 +1,4 @@
-"""Graphs: a training step on a CUDA device as one recorded graph of kernels.
+"""Graphs: a step of training, or of a chain, on a CUDA device as one recorded graph of kernels.
 
 A step of a small population is some hundred tiny kernels, and launching them one by one takes ten times as long as running
 them. Recorded once, they are launched as one. What is recorded must not wait for the device, and reads its inputs from the

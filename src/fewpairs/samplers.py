@@ -8,11 +8,14 @@ to go on with. A `ReplayBuffer` keeps where the chains of each x have come to.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
+
+from fewpairs.graphs import Graphed
 
 __all__ = ["AdjustedLangevin", "Chains", "Langevin", "ReplayBuffer", "annealed_log_partition"]
 
@@ -91,19 +94,36 @@ class Langevin:
 
     def run(self, energy: Energy, y: Tensor, generator: torch.Generator | None = None) -> Chains:
         """Runs one chain from each row of y. What it returns carries no gradient."""
-        step_size = y.new_tensor(self.step_size)  # stays on the device: no step waits for the host
-        place, accepted = self._look(energy, y.detach()), y.new_zeros(())
+        step: Callable[..., tuple[Tensor, ...]] = partial(self._step, energy, generator)
+        if y.is_cuda:
+            step = Graphed(step, generator)
+        # The step size stays on the device: no step waits for the host.
+        state: tuple[Tensor, ...] = (*self._look(energy, y.detach()), y.new_tensor(self.step_size), y.new_zeros(()))
         for _ in range(self.n_steps):
-            noise = torch.randn(y.shape, generator=generator, dtype=y.dtype, device=y.device)
-            pull = -step_size / 2 * place.gradient
-            drift = (pull.square().mean() / step_size).sqrt()
-            place, acceptance = self._move(
-                energy, place, place.y + pull + step_size.sqrt() * noise, step_size, generator
-            )
-            accepted += acceptance / self.n_steps
-            if self.target is not None:
-                step_size = (step_size * self._change(drift, acceptance)).clamp(max=self.max_step_size)
-        return Chains(place.y, place.value * self.temperature, float(accepted), float(drift), float(step_size))
+            *state, drift = step(*state)  # type: ignore[assignment]
+        y, value, _, step_size, accepted = state
+        acceptance = float(accepted) / self.n_steps
+        return Chains(y, value * self.temperature, acceptance, float(drift), float(step_size))
+
+    def _step(
+        self,
+        energy: Energy,
+        generator: torch.Generator | None,
+        y: Tensor,
+        value: Tensor,
+        gradient: Tensor,
+        step_size: Tensor,
+        accepted: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The state of the chains after a step, and the drift of the step."""
+        noise = torch.randn(y.shape, generator=generator, dtype=y.dtype, device=y.device)
+        pull = -step_size / 2 * gradient
+        drift = (pull.square().mean() / step_size).sqrt()
+        place = _Place(y, value, gradient)
+        place, acceptance = self._move(energy, place, y + pull + step_size.sqrt() * noise, step_size, generator)
+        if self.target is not None:
+            step_size = (step_size * self._change(drift, acceptance)).clamp(max=self.max_step_size)
+        return *place, step_size, accepted + acceptance, drift
 
     def after(self, chains: Chains) -> Self:
         """The same dynamics with the step size that a run has come to."""
