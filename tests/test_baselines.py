@@ -169,6 +169,11 @@ def test_without_held_out_pairs_the_last_networks_are_kept() -> None:
     assert network.weight.item() == 4
 
 
+def test_a_score_that_turns_into_no_number_is_no_best() -> None:
+    network, loop = _run([1.0, 0.5, math.nan, 5.0, 9.0])
+    assert loop.ended == "diverged" and network.weight.item() == 2
+
+
 def test_numbers_that_are_not_finite_end_the_loop_and_are_not_kept() -> None:
     def poison(network: nn.Module) -> None:
         if network.weight.item() >= 15:

@@ -127,6 +127,11 @@ def test_more_outputs_are_annealed() -> None:
     assert estimate.log_likelihood.shape == estimate.error.shape == (20,)
 
 
+class _Difference(nn.Module):
+    def forward(self, x, y):
+        return (x - y).square().sum(-1)
+
+
 class _Bowl(nn.Module):
     def forward(self, y):
         return -y.square().sum(-1)
@@ -279,6 +284,113 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch) -> None:
         model = fit(**FREE)
     assert model.ended_ == "interrupted"
     assert model.sample(DATA.X).shape == (1, 60, 1)
+
+
+def test_densities_are_those_of_the_draws_at_any_temperature() -> None:
+    """Cold chains draw from exp(−u/T): the density that is told has their spread, and integrates to one."""
+    cold = Langevin(n_steps=5, temperature=0.1, step_size=0.01)
+    model = fit(**{**FREE, "sampler": cold, "sampling_steps": 400, "confinement": 1.0})
+    x, points = (
+        DATA.X[:1],
+        np.linspace(-15, 15, 2001)[:, None] * model.y_scaler_.scale.numpy() + model.y_scaler_.loc.numpy(),
+    )
+    density = np.exp(model.estimate_log_likelihood(x.repeat(2001, 0), points).log_likelihood)
+    share = density / density.sum()
+    assert density.mean() * float(np.ptp(points)) == pytest.approx(1.0, rel=0.01)
+    middle = (share * points[:, 0]).sum()
+    spread = math.sqrt((share * (points[:, 0] - middle) ** 2).sum())
+    assert model.sample(x, 4000, random_state=0).std() == pytest.approx(
+        spread, rel=0.1
+    )  # chains are 0.2² too wide, and noise
+
+
+def test_the_box_of_the_quadrature_holds_the_confinement() -> None:
+    model = fit(**FREE)
+    wider = [[5 * corner for corner in side] for side in model.box_]
+    rows = model._standardised(DATA.X[:3])
+    found, _ = integrate(model.plan_, rows, *torch.tensor(model.box_))
+    of_wider, _ = integrate(model.plan_, rows, *torch.tensor(wider))
+    assert torch.allclose(found, of_wider, atol=1e-3)
+
+
+def test_means_of_a_correction_are_those_of_its_draws() -> None:
+    model = fit(**CORRECTED)
+    model.plan_.strength.fill_(1.0)
+    model.plan_.cost.network[-1].weight.mul_(30.0)
+    means, draws = model.predict(DATA.X[:5]), model.sample(DATA.X[:5], 20_000, random_state=0)
+    error = draws.std(0) * (1 / math.sqrt(20_000) + 2 / math.sqrt(256))  # weights make the 256 of the mean worth fewer
+    assert (np.abs(means - draws.mean(0)) < 4 * error).all()
+    model.plan_.strength.fill_(0.0)
+    assert np.array_equal(model.predict(DATA.X), model.base_.predict(DATA.X))
+
+
+def test_numbers_that_are_not_finite_end_training_and_not_the_program() -> None:
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.calls = nn.Parameter(torch.ones(())), 0
+
+        def forward(self, y):
+            self.calls += 1
+            return self.weight * y.sum(-1) * (math.nan if self.calls > 60 else 1.0)
+
+    with pytest.warns(ConvergenceWarning, match="ran away"):
+        model = fit(**{**FREE, "potential": Broken(), "max_steps": 50})
+    assert model.ended_ == "diverged"
+
+
+def test_two_pairs_judge_nothing() -> None:
+    model = NeuralTranslator(**CORRECTED).fit(DATA.X[:4], DATA.Y[:4], **UNPAIRED)
+    assert float(model.plan_.strength) == 0
+
+
+def test_images_have_perceptrons_where_no_network_is_given() -> None:
+    model = NeuralTranslator(**FREE).fit(images(20), images(20, 1))
+    assert model.sample(images(2)).shape == (1, 2, 3, 4, 4)
+    assert NeuralTranslator(**FREE).fit(list(images(20)), list(images(20, 1))).x_shape_ == (3, 4, 4)
+
+
+def test_a_module_begins_with_the_weights_it_has() -> None:
+    model = image_model(learning_rate=1e-12, one_cycle=False)
+    model.fit(images(20), images(20, 1))
+    assert torch.allclose(model.plan_.cost.map.layer.weight, model.cost.map.layer.weight, atol=1e-6)
+
+
+class Column(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, y):
+        return self.layer(y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"potential": Column()}, r"potential must give one number a row, but .* gave \(2, 1\)"),
+        ({"cost": nn.Bilinear(7, 1, 1)}, "cost was handed arrays of shape"),
+        ({"cost": _Difference(), "potential": _Bowl()}, "nothing to learn"),
+        ({"betas": (0.9,)}, "betas"),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused_by_name(settings, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(**{**FREE, **settings})
+
+
+def test_a_base_of_other_columns_is_refused() -> None:
+    base = clone(QUICK_BASE).fit(np.hstack([DATA.X, DATA.X]), DATA.Y)
+    with pytest.raises(ValueError, match="2 columns of X and 1 of Y, but 1 and 1 came"):
+        fit(**{**CORRECTED, "base": base})
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was() -> None:
+    model = fit(**FREE)
+    before = model.predict(DATA.X)
+    with pytest.raises(ValueError, match="equally many rows"):
+        model.fit(images(3), DATA.Y[:2])
+    assert np.array_equal(model.predict(DATA.X), before)
 
 
 @pytest.mark.parametrize("name", ["paper", "authors"])

@@ -136,6 +136,13 @@ def test_a_full_buffer_forgets_and_never_mixes_up() -> None:
     assert buffer.start(torch.tensor([3, 7]), torch.zeros(2, 1)).tolist() == [[0.0], [2.0]]
 
 
+def test_of_two_that_share_a_place_the_last_one_stays_whole() -> None:
+    buffer = ReplayBuffer(2, torch.zeros(1))
+    rows = torch.tensor([1, 3, 5, 2])
+    buffer.keep(rows, rows.unsqueeze(-1).float(), torch.zeros(4))
+    assert buffer.start(rows, torch.full((4, 1), -1.0)).flatten().tolist() == [-1.0, -1.0, 5.0, 2.0]
+
+
 def test_a_share_of_chains_begins_afresh() -> None:
     buffer, rows = ReplayBuffer(10_000, torch.zeros(1)), torch.arange(10_000)
     buffer.keep(rows, torch.ones(10_000, 1), torch.zeros(10_000))

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from fewpairs.nn import make_mlp
 
-__all__ = ["CorrectedPlan", "Energy", "MapCost", "NeuralCost", "NeuralPotential", "normalise_spectrally"]
+__all__ = [
+    "CorrectedPlan",
+    "Energy",
+    "MapCost",
+    "NeuralCost",
+    "NeuralPotential",
+    "normalise_spectrally",
+    "refuse_unfit_energy",
+]
 
 
 class NeuralCost(nn.Module):
@@ -31,7 +39,7 @@ class NeuralCost(nn.Module):
         self.network = make_mlp(dim_x + dim_y, 1, hidden=hidden, **{"activation": "leaky_relu", **options})
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.network(torch.cat([x, y], dim=-1)).squeeze(-1)
+        return self.network(torch.cat([x.flatten(1), y.flatten(1)], dim=-1)).squeeze(-1)
 
 
 class NeuralPotential(nn.Module):
@@ -47,7 +55,7 @@ class NeuralPotential(nn.Module):
         self.network = make_mlp(dim_y, 1, hidden=hidden, **{"activation": "leaky_relu", **options})
 
     def forward(self, y: Tensor) -> Tensor:
-        return self.network(y).squeeze(-1)
+        return self.network(y.flatten(1)).squeeze(-1)
 
 
 class MapCost(nn.Module):
@@ -173,6 +181,12 @@ class CorrectedPlan(nn.Module):
         log_prob = conditional.log_prob(y) - self.energy(x, y) - weight.mean(0).log()
         return log_prob, weight.std(0) / (weight.mean(0) * math.sqrt(n_draws))
 
+    def mean(self, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
+        """The mean of y at each x, (rows, dim_y), by so many draws of the base, each with the weight exp(−u)."""
+        draws = self.base.conditional(x).sample((n_draws,), generator=generator)
+        share = (-self.energy.of_draws(x, draws)).softmax(dim=0)
+        return (share.unsqueeze(-1) * draws).sum(0)
+
     def sample(self, x: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Draws y's of shape (n_samples, rows, dim_y), exactly: a draw of the base stays with the chance exp(−u) / exp(bound)."""
         found = self.base.conditional(x).sample((n_samples,), generator=generator).flatten(0, 1)
@@ -186,6 +200,24 @@ class CorrectedPlan(nn.Module):
             if len(waiting) == 0:
                 return found.unflatten(0, (n_samples, len(x)))
             y = self.base.conditional(rows[waiting]).sample((1,), generator=generator)[0]
+
+
+def refuse_unfit_energy(energy: Energy, x: Tensor, y: Tensor) -> None:
+    """An error if cost or potential, asked about two rows, do not give one number for each."""
+    of_x, of_y = x.unflatten(-1, energy.x_shape), y.unflatten(-1, energy.y_shape)
+    for name, module, rows in (("cost", energy.cost, (of_x, of_y)), ("potential", energy.potential, (of_y,))):
+        shapes = " and ".join(str(tuple(part.shape)) for part in rows)
+        try:
+            with torch.no_grad():
+                came = tuple(module(*rows).shape)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ValueError(f"{name} was handed arrays of shape {shapes}, and said: {error}") from error
+        if came != (len(x),):
+            raise ValueError(
+                f"{name} must give one number a row, but arrays of shape {shapes} gave {came}: {(len(x),)} is right."
+            )
+    if next(energy.parameters(), None) is None:
+        raise ValueError("Neither cost nor potential has parameters: there is nothing to learn.")
 
 
 def normalise_spectrally(network: nn.Module) -> nn.Module:

@@ -1,6 +1,7 @@
 """Networks of images, for `NeuralTranslator`: a U-Net takes an image to another, a potential takes one to a number."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,8 +13,8 @@ __all__ = ["ConvPotential", "UNet"]
 class UNet(nn.Module):
     """Creates a map from images to images of the same height and width, with values between −1 and 1.
 
-    Three levels: twice the image is halved and the width doubled, and on the way up each level sees again what it was on the way
-    down (Ronneberger and others, 2015).
+    Height and width are multiples of four. Three levels: twice the image is halved and the width doubled, and on the way up each
+    level sees again what it was on the way down (Ronneberger and others, 2015).
 
     Arguments:
         channels: Those of the image, in and out.
@@ -34,6 +35,10 @@ class UNet(nn.Module):
         self.last = nn.Conv2d(width, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] % 4 or x.shape[-2] % 4:
+            raise ValueError(
+                f"Height and width must be multiples of four, but {tuple(x.shape[-2:])} came. Pad the images."
+            )
         seen: list[Tensor] = []
         for level in self.down:
             x = level(nn.functional.max_pool2d(x, 2) if seen else x)
@@ -76,9 +81,9 @@ class ConvPotential(nn.Module):
 def _convolve_twice(before: int, after: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(before, after, 3, padding=1),
-        nn.GroupNorm(min(8, after), after),
+        nn.GroupNorm(math.gcd(8, after), after),
         nn.SiLU(),
         nn.Conv2d(after, after, 3, padding=1),
-        nn.GroupNorm(min(8, after), after),
+        nn.GroupNorm(math.gcd(8, after), after),
         nn.SiLU(),
     )

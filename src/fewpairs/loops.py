@@ -81,7 +81,9 @@ class Loop:
                 self.history.setdefault(name, []).append(value)
             is_sound = all(bool(torch.isfinite(tensor).all()) for tensor in networks.state_dict().values())
             is_sound &= all(math.isfinite(value) for name, value in found.items() if name != "held_out")
-            if is_sound and not score >= best_score:  # NaN: nothing is held out, and the last look is as good as any
+            # NaN: nothing is held out, and the last look is as good as any; but not where there have been scores before.
+            is_sound &= not (math.isnan(score) and math.isfinite(best_score))
+            if is_sound and not score >= best_score:
                 best_score, self.best = score, len(self.history["step"]) - 1
                 best_state = copy.deepcopy(networks.state_dict())
             return is_sound and not math.isinf(score)
@@ -107,7 +109,8 @@ class Loop:
                 self.on_step(number / self.max_steps)
         except KeyboardInterrupt:
             self.ended = "interrupted"
-        if self.ended in ("out of time", "interrupted") and losses:
+        # Whoever interrupts is in a hurry: a last look is for those who have had none yet.
+        if losses and (self.ended == "out of time" or (self.ended == "interrupted" and not self.history)):
             look()
         held_out = self.history.get("held_out", [])
         if self.ended == "finished" and self.too_far < math.inf and held_out[-1] > self.too_far * best_score:

@@ -8,6 +8,7 @@ learnt in `energies`.
 
 import copy
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
@@ -24,14 +25,21 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fewpairs import checks
-from fewpairs.class_networks import reset
 from fewpairs.data import Samples, Scaler
-from fewpairs.energies import CorrectedPlan, Energy, NeuralCost, NeuralPotential, normalise_spectrally
+from fewpairs.energies import (
+    CorrectedPlan,
+    Energy,
+    NeuralCost,
+    NeuralPotential,
+    normalise_spectrally,
+    refuse_unfit_energy,
+)
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.faces import Translator, as_device
 from fewpairs.folds import row_keys
 from fewpairs.likelihoods import GRID, LikelihoodEstimate, anneal, integrate
 from fewpairs.loops import Loop, hold_out, seeded
+from fewpairs.makers import Clock
 from fewpairs.neural_training import DRIFTING, Contrast, Correction, Optimizer, draw_afresh
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.progress import progress_bar
@@ -47,6 +55,7 @@ MOST_ROWS = 2**16  # rows of a network at once
 MOST_NUMBERS = 2**20  # numbers of y in chains that run at once
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # parts of a correction that held-out pairs may ask for
 SHARE_OF_BASE = 0.6  # of a time budget
+LEAST_TO_TELL = 10  # held-out pairs, to say that training ran away
 
 
 def _has_base(model: Any) -> bool:
@@ -63,7 +72,8 @@ class NeuralTranslator(Saved, Translator):
         base: What is corrected: "mixture" is a `MixtureTranslator` with its default settings, or pass one with settings of your
             own (if it is fitted, it is taken as it is). None learns the whole energy. "auto" is "mixture" for tables, None for
             images.
-        cost: c, a module that takes x and y to one number a row; None is a perceptron. `energies.MapCost` is one for images.
+        cost: c, a module that takes x and y to one number a row; None is a perceptron. `energies.MapCost` is one for images. Of a
+            module of your own a copy is trained, from the weights that it has.
         potential: f, a module that takes y to one number a row; None is a perceptron.
         objective: With a base "marginal", the bounded objective, "supervised", or "auto": what the base has found better.
             Without one "inverse_eot", the paper's loss ("auto"), or "supervised".
@@ -86,12 +96,12 @@ class NeuralTranslator(Saved, Translator):
             cost.
         batch_size: The rows of each kind in a step.
         held_out: The share of the pairs that judge and do not teach: the networks of the best look are kept. 0 keeps the last
-            ones. With a base, its first fold judges.
+            ones. With a base, its first fold judges instead (a base without folds has seen the pairs that judge).
         unpaired_weight: The weight of unpaired rows under "marginal".
         smoothing: The noise added to x in training, in standard deviations.
         energy_penalty: Without a base: the weight of the mean square of energies, which keeps them from running away.
         n_draws: The draws of the base at each x of a step, for log Z(x).
-        standardise: Whether x and y are brought to mean zero and variance one inside; "auto" does so for tables.
+        standardise: Without a base: whether x and y are brought to mean zero and variance one inside; "auto" does so for tables.
         device: "auto" takes a CUDA device if there is one, or name one.
 
     Arguments of the chains, where there is no base:
@@ -105,12 +115,13 @@ class NeuralTranslator(Saved, Translator):
         plan_: The energy that was learnt, in standardised units.
         base_: The fitted base, or None.
         correction_gain_, correction_gain_error_: What the correction brought to the log-likelihood of held-out pairs, in nats
-            per pair. If that was not beyond one standard error, `plan_` has the strength zero and the model is its base. NaN
-            without a base.
+            per pair. If that was not beyond two standard errors, or fewer than five pairs judged, `plan_` has the strength zero
+            and the model is its base. NaN without a base.
         history_: A list for each of "step", "seconds", "held_out" (lower is better: energy score, or minus the gain of a
             correction), "loss", and, of chains, "energy_gap" (mean energy of negatives less that of data), "acceptance",
             "step_size".
-        box_: Two corners around all y's, half as wide again on each side: where densities of one or two outputs are integrated.
+        box_: Two corners around all y's, half as wide again on each side, and around four times the confinement: where densities
+            of one or two outputs are integrated.
         buffer_share_: The effective share of the replay buffer at the end; NaN without one.
         n_steps_: The step whose networks were kept.
         ended_: "finished", "out of time", "interrupted" or "diverged".
@@ -236,6 +247,19 @@ class NeuralTranslator(Saved, Translator):
             Y_unpaired: More y's.
         """
         self._validate_params()
+        if len(self.betas) != 2:
+            raise ValueError(f"betas are the two of Adam, such as (0.9, 0.999), but {tuple(self.betas)} came.")
+        before = dict(self.__dict__)
+        try:
+            self._learn(X, y, X_unpaired, Y_unpaired)
+        except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _learn(self, X: Any, y: Any, X_unpaired: Any, Y_unpaired: Any) -> None:
+        clock = Clock(self.time_budget, time.perf_counter())
         self.x_shape_, self.y_shape_ = _shape_of(X), _shape_of(y)
         X, X_unpaired = self._flat(X, "X", self.x_shape_), self._flat(X_unpaired, "X_unpaired", self.x_shape_)
         y, Y_unpaired = self._flat(y, "Y", self.y_shape_), self._flat(Y_unpaired, "Y_unpaired", self.y_shape_)
@@ -244,24 +268,29 @@ class NeuralTranslator(Saved, Translator):
         self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
         random, device = check_random_state(self.random_state), as_device(self.device)
         base = self._fit_base(X, y, X_unpaired, Y_unpaired, random)
+        if base and (base.n_features_in_, base.n_outputs_) != (self.n_features_in_, self.n_outputs_):
+            raise ValueError(
+                f"The base was fitted to {base.n_features_in_} columns of X and {base.n_outputs_} of Y, but "
+                f"{self.n_features_in_} and {self.n_outputs_} came. Fit one to such data, or hand in one that is not fitted."
+            )
         self.objective_ = self._objective(base)
         self.x_scaler_, self.y_scaler_ = (base.x_scaler_, base.y_scaler_) if base else self._scalers(samples)
         keys = row_keys(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
-        low, high = samples.target.amin(0), samples.target.amax(0)
-        self.box_ = [(1.5 * low - 0.5 * high).tolist(), (1.5 * high - 0.5 * low).tolist()]
+        self.box_ = self._box(samples.target)
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             energy = self._make_energy(is_bounded=base is not None).to(device)
+            refuse_unfit_energy(energy, samples.pairs_x[:2], samples.pairs_y[:2])
             lesson: Correction | Contrast
             if base:
                 lesson = self._correction(energy, samples, base, keys)
             else:
                 lesson = self._contrast(energy, *hold_out(samples, self.held_out, random))
-            left = None if self.time_budget is None else self.time_budget * (1 - SHARE_OF_BASE if base else 1)
+            is_judged = isinstance(lesson, Contrast) and len(lesson.x_judge) >= LEAST_TO_TELL
             loop = Loop(
                 self._n_steps(),
-                time_budget=left,
-                too_far=2.0 if base is None else math.inf,
+                time_budget=clock.part(1.0),
+                too_far=2.0 if is_judged else math.inf,
                 on_step=lambda done: show("networks learn p(y|x)", done),
             )
             if base is None or base.ended_ != "interrupted":
@@ -269,7 +298,14 @@ class NeuralTranslator(Saved, Translator):
             else:
                 loop.ended = "interrupted"
             self._keep(lesson, loop, base)
-        return self
+
+    def _box(self, target: Tensor) -> list[list[float]]:
+        """Two corners, around all y's and, where there is one, most of the confinement."""
+        low, high = target.amin(0), target.amax(0)
+        low, high = 1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low
+        if self.confinement is not None:
+            low, high = low.clamp(max=-4 * self.confinement), high.clamp(min=4 * self.confinement)
+        return [low.tolist(), high.tolist()]
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
@@ -281,16 +317,27 @@ class NeuralTranslator(Saved, Translator):
         x = self._standardised(X)
         seed = int(check_random_state(random_state).randint(2**31))
         if self.base_ is not None:
+            plan, generator = CorrectedPlan(self.base_.plan_, self.plan_), torch.Generator().manual_seed(seed)
             with torch.no_grad():
-                plan = CorrectedPlan(self.base_.plan_, self.plan_)
-                drawn = plan.sample(x, n_samples, torch.Generator().manual_seed(seed))
+                parts = x.split(max(MOST_ROWS // n_samples, 1))
+                drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1)
         else:
             drawn = self._run_chains(x.repeat(n_samples, 1), seed).double().unflatten(0, (n_samples, len(x)))
         return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
-        return self.sample(X, N_TO_AVERAGE, random_state=0).mean(axis=0)
+        check_is_fitted(self, "plan_")
+        if self.base_ is None:
+            return self.sample(X, N_TO_AVERAGE, random_state=0).mean(axis=0)
+        if float(self.plan_.strength) == 0:
+            return self.base_.predict(X)
+        x, plan = self._standardised(X), CorrectedPlan(self.base_.plan_, self.plan_)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            parts = x.split(MOST_ROWS // N_TO_AVERAGE)
+            mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts])
+        return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def energy(self, X: Any, y: Any) -> np.ndarray:
         """−log p(y|x) up to a number that depends on x alone, one a row."""
@@ -355,8 +402,8 @@ class NeuralTranslator(Saved, Translator):
         end = f"Training {self.ended_}; the networks of step {self.n_steps_} were kept."
         if self.base_ is None:
             return (
-                f"{data}, by {self.objective_} with Langevin chains. Held-out energy score {self._held_out():.3f}, in "
-                f"standardised units. {self.buffer_share_:.0%} of the replay buffer still counted at the end. {end}"
+                f"{data}, by {self.objective_} with Langevin chains. Held-out energy score {self._held_out():.3f} (in the units "
+                f"of training). {self.buffer_share_:.0%} of the replay buffer still counted at the end. {end}"
             )
         gain = f"{self.correction_gain_:+.3f} ± {self.correction_gain_error_:.3f} nats per held-out pair"
         if float(self.plan_.strength) == 0:
@@ -382,7 +429,7 @@ class NeuralTranslator(Saved, Translator):
         if base.random_state is None:
             base.random_state = int(random.randint(2**31))
         if self.time_budget is not None:
-            base.time_budget = SHARE_OF_BASE * self.time_budget
+            base.time_budget = min(SHARE_OF_BASE * self.time_budget, base.time_budget or math.inf)
         return base.fit(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
 
     def _objective(self, base: MixtureTranslator | None) -> str:
@@ -415,16 +462,16 @@ class NeuralTranslator(Saved, Translator):
         return x_scaler, y_scaler
 
     def _make_energy(self, *, is_bounded: bool) -> Energy:
-        """Fresh networks: the user's own are copied, and drawn anew."""
+        """Networks to begin with: fresh perceptrons, or copies of the user's own."""
         last_std = 0.01 if is_bounded else None  # a correction begins at nothing
         options: dict[str, Any] = {"activation": self.activation, "last_std": last_std}
         cost, potential = self.cost, self.potential
         dims = {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
-        cost = NeuralCost(**dims, hidden=self.cost_hidden, **options) if cost is None else reset(cost)
+        cost = NeuralCost(**dims, hidden=self.cost_hidden, **options) if cost is None else copy.deepcopy(cost)
         potential = (
             NeuralPotential(dim_y=self.n_outputs_, hidden=self.potential_hidden, **options)
             if potential is None
-            else reset(potential)
+            else copy.deepcopy(potential)
         )
         if self.spectral_norm:
             cost, potential = normalise_spectrally(cost), normalise_spectrally(potential)
@@ -496,6 +543,9 @@ class NeuralTranslator(Saved, Translator):
             energy = energy.double()
         else:
             self.step_size_, self.buffer_share_ = lesson.sampler.step_size, lesson.buffer_share()
+            energy.strength.fill_(
+                1 / lesson.sampler.temperature
+            )  # chains are at this temperature, and so are densities
         self.base_, self.plan_ = base, energy.cpu()
         self.history_, self.ended_ = loop.history, loop.ended
         self.n_steps_ = int(loop.history["step"][loop.best]) if loop.history else 0
@@ -507,8 +557,8 @@ class NeuralTranslator(Saved, Translator):
             )
         elif abs(loop.history.get("energy_gap", [0.0])[-1]) > DRIFTING:
             checks.warn_user(
-                f"Training drifts: the mean energy of the chains is {loop.history['energy_gap'][-1]:+.0f} above the data's, "
-                "so they do not reach where the data are. More steps of the sampler, an energy_penalty or spectral_norm help.",
+                f"Training drifts: the mean energies of chains and data differ by {loop.history['energy_gap'][-1]:+.0f}. "
+                "Chains do not reach where the data are: more steps of the sampler, an energy_penalty or spectral_norm help.",
                 ConvergenceWarning,
             )
         if loop.ended == "interrupted":
@@ -519,6 +569,7 @@ class NeuralTranslator(Saved, Translator):
         device = as_device(self.device)
         generator = torch.Generator(device).manual_seed(seed)
         sampler = replace(self.sampler or Langevin(), n_steps=self.sampling_steps, step_size=self.step_size_)
+        sampler = replace(sampler, temperature=1.0)  # it is in the energy
         plan, n_rows = copy.deepcopy(self.plan_).to(device), max(MOST_NUMBERS // self.n_outputs_, 1)
         parts = x.to(device).split(n_rows)
         drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
@@ -593,6 +644,8 @@ class NeuralTranslator(Saved, Translator):
     def _plain_settings(self) -> dict[str, Any]:
         settings = super()._plain_settings()
         if self.sampler is not None:
+            if type(self.sampler) not in SAMPLERS.values():
+                raise ValueError(f"A model with a sampler of your own ({type(self.sampler).__name__}) cannot be saved.")
             settings["sampler"] = {"kind": type(self.sampler).__name__, **asdict(self.sampler)}
         for name in ("cost", "potential"):
             settings[name] = None if settings[name] is None else type(settings[name]).__name__
@@ -614,5 +667,7 @@ class NeuralTranslator(Saved, Translator):
 
 def _shape_of(rows: Any) -> tuple[int, ...]:
     """The shape of a row: of an image its channels, height and width; of a row of a table (−1,), whatever its length."""
-    shape = getattr(checks.unwrap(rows), "shape", ())
+    inner = checks.unwrap(rows)
+    inner = np.asarray(inner[0])[None] if isinstance(inner, list | tuple) and len(inner) else inner  # a list of images
+    shape = getattr(inner, "shape", ())
     return tuple(shape[1:]) if len(shape) > 2 else (-1,)

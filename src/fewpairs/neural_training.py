@@ -28,6 +28,7 @@ __all__ = ["Contrast", "Correction", "Optimizer", "draw_afresh", "draw_negatives
 
 MOST_TO_JUDGE = 256  # held-out pairs that are looked at with chains
 MOST_TO_CORRECT = 1000  # and with draws of a base
+LEAST_TO_JUDGE = 5  # held-out pairs, for a correction to be kept
 DRAWS_OF_BASE_TO_JUDGE = 256
 DRIFTING = 20.0  # nats: a gap this wide between data and negatives is no longer about the data
 
@@ -170,7 +171,7 @@ class Contrast:
         start = self._buffer.start(hand.numbers, fresh, share=self.replay)
         chains = draw_negatives(self.energy, x, self.sampler, start)
         self.sampler = self.sampler.after(chains)
-        self._buffer.keep(hand.numbers, chains.y, chains.energy)
+        self._buffer.keep(hand.numbers, chains.y, chains.energy / self.sampler.temperature)
         of_data, of_negatives = self.energy(x_pairs, hand.pairs_y), self.energy(x, chains.y)
         surrogate = -of_negatives.mean()
         if self.objective == "supervised":
@@ -193,7 +194,8 @@ class Contrast:
         if len(x) == 0:
             return math.nan
         draws = self.draw(x.repeat(N_TO_JUDGE, 1)).unflatten(0, (N_TO_JUDGE, len(x)))
-        return float(energy_scores(draws, y).mean())
+        score = float(energy_scores(draws, y).mean())
+        return score if math.isfinite(score) else math.inf
 
     def draw(self, x: Tensor) -> Tensor:
         """One y for each x, from the start."""
@@ -205,7 +207,8 @@ class Contrast:
         rows = self.samples.pairs_x if self.objective == "supervised" else self.samples.source
         numbers = torch.randperm(len(rows), device=rows.device)[:MOST_TO_JUDGE]
         with torch.no_grad():
-            return self._buffer.effective_share(numbers, lambda y: self.energy(rows[numbers], y))
+            energy = self.energy.at(rows[numbers])
+            return self._buffer.effective_share(numbers, lambda y: energy(y) / self.sampler.temperature)
 
 
 @dataclass(kw_only=True)
@@ -285,16 +288,19 @@ class Correction:
 
     def judge(self) -> float:
         """Minus the mean gain; NaN without held-out pairs."""
-        return -float(self.gains().mean()) if len(self._x) else math.nan
+        if len(self._x) == 0:
+            return math.nan
+        score = -float(self.gains().mean())
+        return score if math.isfinite(score) else math.inf
 
     def weigh(self, strengths: Sequence[float]) -> tuple[float, float, float]:
         """How much of the correction to keep, and what that brings to held-out pairs, with a standard error.
 
-        All of it if nothing is held out; none of it if the best part brings no more than one standard error: what a choice
-        among looks and parts has found by chance is about as large as that.
+        All of it if nothing is held out; none of it if too few pairs judge, or if the best part does not bring two standard
+        errors: a choice among looks and parts finds more than one by chance.
         """
-        if len(self._x) < 2:
-            return 1.0, math.nan, math.nan
+        if len(self._x) < LEAST_TO_JUDGE:
+            return (0.0 if len(self._x) else 1.0), math.nan, math.nan
         found = []
         for strength in strengths:
             self.energy.strength.fill_(strength)
@@ -302,4 +308,4 @@ class Correction:
             found.append((float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)), strength))
         self.energy.strength.fill_(1.0)
         gain, error, strength = max(found)
-        return (strength if gain > error else 0.0), gain, error
+        return (strength if gain > 2 * error else 0.0), gain, error

@@ -21,6 +21,7 @@ __all__ = ["AdjustedLangevin", "Chains", "Langevin", "ReplayBuffer", "annealed_l
 
 Energy = Callable[[Tensor], Tensor]
 
+LEAST_STEP_SIZE = 1e-12
 ADAPTATION = 0.1  # how fast log η follows what it is adapted to
 
 
@@ -122,7 +123,11 @@ class Langevin:
         place = _Place(y, value, gradient)
         place, acceptance = self._move(energy, place, y + pull + step_size.sqrt() * noise, step_size, generator)
         if self.target is not None:
-            step_size = (step_size * self._change(drift, acceptance)).clamp(max=self.max_step_size)
+            change = self._change(drift, acceptance)
+            change = torch.where(
+                change.isfinite(), change, 1.0
+            )  # energies that are not finite are for others to notice
+            step_size = (step_size * change).clamp(LEAST_STEP_SIZE, self.max_step_size)
         return *place, step_size, accepted + acceptance, drift
 
     def after(self, chains: Chains) -> Self:
@@ -257,8 +262,11 @@ class ReplayBuffer:
 
     def keep(self, rows: Tensor, y: Tensor, energy: Tensor) -> None:
         """Remembers where the chains of these x's are, and their energies there."""
-        place = rows % len(self._owner)
-        self._owner[place], self._y[place], self._energy[place] = rows, y, energy
+        place, numbers = rows % len(self._owner), torch.arange(len(rows), device=rows.device)
+        last = torch.full_like(self._owner, -1).scatter_reduce(0, place, numbers, "amax")  # of those that share a place
+        stays = last[place] == numbers
+        place = place[stays]
+        self._owner[place], self._y[place], self._energy[place] = rows[stays], y[stays], energy[stays]
 
     def effective_share(self, rows: Tensor, energy: Callable[[Tensor], Tensor]) -> float:
         """How much of what is known about these x's still counts: the effective share of y's when each is weighed by how its
