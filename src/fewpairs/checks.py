@@ -100,7 +100,7 @@ def as_rows(
 def _remedy_for_empty(name: str) -> str:
     if name.endswith("_unpaired"):
         return "If there are no such rows, leave it out."
-    return "Pairs are what links y to x: at least two are needed."
+    return "A fit needs two pairs of rows at least, and anything else one row."
 
 
 def unwrap(rows: Any) -> Any:

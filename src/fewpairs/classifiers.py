@@ -131,6 +131,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         (3, 2)
     """
 
+    own_networks = ("network",)
     fitted_names, fitted_parts = FITTED, {"x_scaler_": Scaler}
     plan_: ClassEnsemble
     classes_: np.ndarray

@@ -15,11 +15,6 @@ __all__ = ["load"]
 KINDS: dict[str, Any] = {
     kind.__name__: kind for kind in (MixtureTranslator, NeuralTranslator, SemiSupervisedClassifier)
 }
-OWN_NETWORKS = {
-    "MixtureTranslator": (),
-    "NeuralTranslator": ("cost", "potential"),
-    "SemiSupervisedClassifier": ("network",),
-}
 
 
 def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
@@ -35,6 +30,6 @@ def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
     if kind not in KINDS:
         raise ValueError(f"{str(path)!r} holds a {kind}, and this fewpairs knows {sorted(KINDS)}. Upgrade fewpairs.")
     for name in networks:
-        if name not in OWN_NETWORKS[kind]:
+        if name not in KINDS[kind].own_networks:
             raise ValueError(f"{str(path)!r} holds a {kind}, which takes no {name}. Leave it out.")
     return KINDS[kind].from_file(tensors, description["settings"], description["fitted"], **networks)

@@ -153,6 +153,7 @@ class NeuralTranslator(Saved, Translator):
         "x_shape_",
         "y_shape_",
     )
+    own_networks: ClassVar[tuple[str, ...]] = ("cost", "potential")
     fitted_parts: ClassVar[dict[str, Any]] = {"x_scaler_": Scaler, "y_scaler_": Scaler}
 
     base: Any = "auto"

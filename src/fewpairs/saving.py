@@ -21,6 +21,7 @@ class Saved:
     plan_: Any
     fitted_names: ClassVar[tuple[str, ...]]  # fitted attributes that JSON can hold
     fitted_tensors: ClassVar[tuple[str, ...]] = ()
+    own_networks: ClassVar[tuple[str, ...]] = ()  # settings that may be modules of the user's, to be handed in again
     fitted_parts: ClassVar[dict[str, Any]]  # fitted attributes that are dataclasses of tensors, and their classes
 
     def save(self, path: str | os.PathLike) -> None:
