@@ -165,6 +165,11 @@ def test_the_marginal_of_a_corrected_plan_is_the_mean_of_its_conditionals() -> N
     )  # four standard errors of log Z with so many draws, u being within ±3
 
 
+def test_a_correction_without_a_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a bound"):
+        CorrectedPlan(make_base(), make_energy())
+
+
 def test_no_strength_is_no_correction() -> None:
     base, energy, x, y = make_base(), make_energy(bound=2.0), draw(5, 2), draw(5, 1, seed=1)
     energy.strength.fill_(0.0)

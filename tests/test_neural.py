@@ -342,6 +342,7 @@ def test_numbers_that_are_not_finite_end_training_and_not_the_program() -> None:
 def test_two_pairs_judge_nothing() -> None:
     model = NeuralTranslator(**CORRECTED).fit(DATA.X[:4], DATA.Y[:4], **UNPAIRED)
     assert float(model.plan_.strength) == 0
+    assert "Too few pairs judged" in model.summary() and "nan" not in model.summary()
 
 
 def test_images_have_perceptrons_where_no_network_is_given() -> None:

@@ -161,7 +161,12 @@ class CorrectedPlan(nn.Module):
 
     def __init__(self, base: Any, energy: Energy) -> None:
         super().__init__()
+        if energy.bound is None:
+            raise ValueError(
+                "The energy of a correction needs a bound: without one, no draw of the base would ever be kept."
+            )
         self.base, self.energy = base, energy
+        self.bound = energy.bound
 
     def log_partition(self, x: Tensor, draws: Tensor) -> Tensor:
         """log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
@@ -191,7 +196,7 @@ class CorrectedPlan(nn.Module):
         """Draws y's of shape (n_samples, rows, dim_y), exactly: a draw of the base stays with the chance exp(−u) / exp(bound)."""
         found = self.base.conditional(x).sample((n_samples,), generator=generator).flatten(0, 1)
         rows, waiting = x.repeat(n_samples, 1), torch.arange(len(found), device=x.device)
-        y, least = found, -self.energy.strength * (self.energy.bound or math.inf)
+        y, least = found, -self.energy.strength * self.bound
         while True:
             chance = torch.rand(len(y), generator=generator, dtype=y.dtype, device=y.device)
             stays = chance.log() <= least - self.energy(rows[waiting], y)

@@ -16,7 +16,7 @@ from fewpairs.data import Samples
 from fewpairs.folds import Folds
 from fewpairs.training import Deck
 
-__all__ = ["N_TO_JUDGE", "Loop", "Step", "deal", "descend", "energy_scores", "hold_out", "seeded"]
+__all__ = ["N_TO_JUDGE", "Hand", "Loop", "Step", "deal", "descend", "energy_scores", "hold_out", "seeded"]
 
 Step = Callable[[Any], Mapping[str, Tensor]]  # one step with a minibatch; the losses it saw, by name
 
@@ -119,7 +119,14 @@ class Loop:
         networks.eval()
 
 
-def deal(samples: Samples, batch_size: int) -> Iterator[Samples]:
+@dataclass(frozen=True)
+class Hand(Samples):
+    """A minibatch: samples, and the numbers of the x's of their source."""
+
+    numbers: Tensor = None  # type: ignore[assignment]  # a dealt hand has them; fields before it have defaults
+
+
+def deal(samples: Samples, batch_size: int) -> Iterator[Hand]:
     """Minibatches without end, every row once before any comes again; torch's own generator shuffles."""
     device = samples.source.device
     decks = [Deck(len(rows), device, None) for rows in (samples.pairs_x, samples.source, samples.target)]
@@ -127,7 +134,7 @@ def deal(samples: Samples, batch_size: int) -> Iterator[Samples]:
         hands = (deck.deal(1, batch_size)[0] for deck in decks)
         # A deck that is no larger than a hand comes whole and in order: it is shuffled here.
         p, q, r = (hand[torch.randperm(len(hand), device=device)] for hand in hands)
-        yield Samples(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r])
+        yield Hand(samples.pairs_x[p], samples.pairs_y[p], samples.source[q], samples.target[r], numbers=q)
 
 
 def hold_out(samples: Samples, share: float, random: np.random.RandomState) -> tuple[Samples, Tensor, Tensor]:

@@ -85,8 +85,8 @@ class NeuralTranslator(Saved, Translator):
         epsilon: ε, by which cost and potential are divided.
         bound: Of a correction: u stays between −bound and bound, and so density and base differ by a factor of exp(2 bound) at
             the most.
-        confinement: Without a base: the spread, in units of standardised y, of a Gaussian around all of p(y|x), so that it is a
-            density whatever the networks are; None leaves that out.
+        confinement: Without a base: the spread of a Gaussian around zero, in the units of training (standardised ones for
+            tables), that p(y|x) has as a factor, so that it is a density whatever the networks are; None leaves that out.
         cost_hidden, potential_hidden, activation: The perceptrons.
         spectral_norm: Whether every layer's largest singular value is held at one.
 
@@ -407,7 +407,12 @@ class NeuralTranslator(Saved, Translator):
                 f"of training). {self.buffer_share_:.0%} of the replay buffer still counted at the end. {end}"
             )
         gain = f"{self.correction_gain_:+.3f} ± {self.correction_gain_error_:.3f} nats per held-out pair"
-        if float(self.plan_.strength) == 0:
+        if math.isnan(self.correction_gain_):
+            kept = (
+                "nothing of the networks is kept" if float(self.plan_.strength) == 0 else "all of the networks is kept"
+            )
+            brought = f"Too few pairs judged whether networks help: {kept}."
+        elif float(self.plan_.strength) == 0:
             brought = f"Networks brought {gain}: too little to be kept, and the model is its base."
         else:
             brought = f"Networks brought {gain} ({float(self.plan_.strength):.0%} of what they learnt is used). {end}"
@@ -544,9 +549,8 @@ class NeuralTranslator(Saved, Translator):
             energy = energy.double()
         else:
             self.step_size_, self.buffer_share_ = lesson.sampler.step_size, lesson.buffer_share()
-            energy.strength.fill_(
-                1 / lesson.sampler.temperature
-            )  # chains are at this temperature, and so are densities
+            # Draws are at the temperature of the chains, and so are densities.
+            energy.strength.fill_(1 / lesson.sampler.temperature)
         self.base_, self.plan_ = base, energy.cpu()
         self.history_, self.ended_ = loop.history, loop.ended
         self.n_steps_ = int(loop.history["step"][loop.best]) if loop.history else 0

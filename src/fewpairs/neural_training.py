@@ -12,17 +12,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fewpairs.data import Samples
 from fewpairs.energies import CorrectedPlan, Energy
-from fewpairs.loops import N_TO_JUDGE, energy_scores
+from fewpairs.loops import N_TO_JUDGE, Hand, deal, energy_scores
 from fewpairs.plans import EnsemblePlan
 from fewpairs.samplers import Chains, Langevin, ReplayBuffer
-from fewpairs.training import Deck
 
 __all__ = ["Contrast", "Correction", "Optimizer", "draw_afresh", "draw_negatives"]
 
@@ -75,26 +73,6 @@ class Optimizer:
                 schedule.step()
 
         return descend
-
-
-class Hand(NamedTuple):
-    """A minibatch: rows, and the numbers of the x's of the source (or of the pairs, where the objective knows no others)."""
-
-    pairs_x: Tensor
-    pairs_y: Tensor
-    source: Tensor
-    target: Tensor
-    numbers: Tensor
-
-
-def deal(samples: Samples, batch_size: int, *, pairs_alone: bool = False) -> Iterator[Hand]:
-    """Minibatches without end, every row once before any comes again; torch's own generator shuffles."""
-    device = samples.source.device
-    rows = (samples.pairs_x, samples.pairs_x if pairs_alone else samples.source, samples.target)
-    decks = [Deck(len(part), device, None) for part in rows]
-    while True:
-        p, q, r = (deck.deal(1, min(batch_size, len(part)))[0] for deck, part in zip(decks, rows, strict=True))
-        yield Hand(samples.pairs_x[p], samples.pairs_y[p], rows[1][q], samples.target[r], q)
 
 
 def draw_negatives(
@@ -163,7 +141,11 @@ class Contrast:
         self._buffer = ReplayBuffer(self.buffer_size, self.samples.target[0])
 
     def batches(self) -> Iterator[Hand]:
-        return deal(self.samples, self.batch_size, pairs_alone=self.objective == "supervised")
+        return deal(replace(self.samples, source=self._source(), source_weight=None), self.batch_size)  # type: ignore[arg-type]
+
+    def _source(self) -> Tensor:
+        """The x's at which chains run."""
+        return self.samples.pairs_x if self.objective == "supervised" else self.samples.source
 
     def step(self, hand: Hand) -> Mapping[str, Tensor]:
         x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (hand.pairs_x, hand.source))
@@ -204,7 +186,7 @@ class Contrast:
 
     def buffer_share(self) -> float:
         """The effective share of what the buffer holds."""
-        rows = self.samples.pairs_x if self.objective == "supervised" else self.samples.source
+        rows = self._source()
         numbers = torch.randperm(len(rows), device=rows.device)[:MOST_TO_JUDGE]
         with torch.no_grad():
             energy = self.energy.at(rows[numbers])

@@ -1,6 +1,7 @@
 """Saving: a fitted estimator as tensors and plain settings, and back. Bytes are the business of `files`."""
 
 import os
+from abc import abstractmethod
 from dataclasses import fields
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -67,13 +68,13 @@ class Saved:
             settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
         return settings
 
+    @abstractmethod
     def _shape(self) -> Any:
         """What it takes to make a plan with tensors of the same names and sizes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _empty_plan(self, shape: Any) -> nn.Module:
         """A plan of this shape, whose tensors are about to be read."""
-        raise NotImplementedError
 
     def _restore(self) -> None:
         """Makes of attributes what they were before JSON."""
@@ -85,9 +86,9 @@ class SavedEnsemble(Saved):
     def _shape(self) -> list[Any]:
         return [self._shape_of(plan) for plan in self.plan_.members]
 
+    @abstractmethod
     def _shape_of(self, plan: Any) -> Any:
         """What it takes to make a member with tensors of the same names and sizes."""
-        raise NotImplementedError
 
     def _restore(self) -> None:
         for candidate in (self.chosen_, *self.finals_, *self.candidates_):  # type: ignore[attr-defined]
