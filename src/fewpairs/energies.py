@@ -216,7 +216,10 @@ def refuse_unfit_energy(energy: Energy, x: Tensor, y: Tensor) -> None:
             with torch.no_grad():
                 came = tuple(module(*rows).shape)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{name} was handed arrays of shape {shapes}, and said: {error}") from error
+            raise ValueError(
+                f"{name} was handed arrays of shape {shapes}, and said: {error}. It must be a module that takes "
+                f"{'x and y' if name == 'cost' else 'y'} in these shapes and gives one number a row."
+            ) from error
         if came != (len(x),):
             raise ValueError(
                 f"{name} must give one number a row, but arrays of shape {shapes} gave {came}: {(len(x),)} is right."
