@@ -6,8 +6,7 @@ can be estimated as well as one likes. Rows of x and y are flat; networks of ima
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,12 +69,15 @@ class MapCost(nn.Module):
         self.map = map
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.at(x)(y)
+        return self.prepared(self.prepare(x), y)
 
-    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """The cost as a function of y: the map is asked once, however often y moves."""
-        place = self.map(x)
-        return lambda y: (place - y).flatten(1).square().mean(1)
+    def prepare(self, x: Tensor) -> Tensor:
+        """map(x), which is asked for once, however often y moves."""
+        return self.map(x)
+
+    def prepared(self, place: Tensor, y: Tensor) -> Tensor:
+        """The cost of y, given map(x)."""
+        return (place - y).flatten(1).square().mean(1)
 
 
 class Energy(nn.Module):
@@ -117,13 +119,17 @@ class Energy(nn.Module):
         """c(x, y) / ε."""
         return self.cost(x.unflatten(-1, self.x_shape), y.unflatten(-1, self.y_shape)) / self.epsilon
 
-    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """u(x, ·) at these x's, for y's that move: a cost that has a method `at` of its own is asked about x once."""
-        at: Any = getattr(self.cost, "at", None)
-        if at is None:
-            return partial(self, x)
-        costs = at(x.unflatten(-1, self.x_shape))
-        return lambda y: self._bend(costs(y.unflatten(-1, self.y_shape)) / self.epsilon - self.potentials(y))
+    def prepare(self, x: Tensor) -> Tensor:
+        """What u needs to know of these x's, for y's that move: a cost that has a method `prepare` is asked about x once."""
+        prepare: Any = getattr(self.cost, "prepare", None)
+        return x if prepare is None else prepare(x.unflatten(-1, self.x_shape))
+
+    def prepared(self, y: Tensor, known: Tensor) -> Tensor:
+        """u(x, y), given what `prepare` said of x."""
+        if not hasattr(self.cost, "prepare"):
+            return self(known, y)
+        cost: Any = self.cost
+        return self._bend(cost.prepared(known, y.unflatten(-1, self.y_shape)) / self.epsilon - self.potentials(y))
 
     def potentials(self, y: Tensor) -> Tensor:
         """f(y) / ε, and the confinement."""
@@ -182,6 +188,8 @@ class CorrectedPlan(nn.Module):
     def log_prob(self, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """log p(y|x) with log Z(x) estimated from so many draws, and its standard error, one number a row each."""
         conditional = self.base.conditional(x)
+        if float(self.energy.strength) == 0:
+            return (exactly := conditional.log_prob(y)), torch.zeros_like(exactly)
         weight = (-self.energy.of_draws(x, conditional.sample((n_draws,), generator=generator))).exp()
         log_prob = conditional.log_prob(y) - self.energy(x, y) - weight.mean(0).log()
         return log_prob, weight.std(0) / (weight.mean(0) * math.sqrt(n_draws))

@@ -6,11 +6,12 @@ same places every time.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Graphed"]
+__all__ = ["Graphed", "Recorder"]
 
 N_EAGER = 3  # calls before the recording: libraries set themselves up in the first ones
 
@@ -59,3 +60,22 @@ class Graphed:
             self.graph.register_generator_state(self.generator)
         with torch.cuda.graph(self.graph):
             self.outputs = self.function(*self.inputs)
+
+
+class Recorder:
+    """Creates a memory of recordings, one for each set of shapes: of a function that is made anew for every use, and always
+    does the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Graphed] = {}
+
+    def __call__(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        inputs: tuple[Tensor, ...],
+        generator: torch.Generator | None,
+        name: Any = None,
+    ) -> Graphed:
+        """The recording for inputs of these shapes; functions that do not do the same need different names."""
+        key = (name, *(tensor.shape for tensor in inputs))
+        return self._known.setdefault(key, Graphed(function, generator))

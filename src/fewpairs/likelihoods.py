@@ -1,6 +1,7 @@
 """Likelihoods of energies alone: log p(y|x) = −u(x, y) − log Z(x), log Z(x) by quadrature or annealed chains, with an error."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ def integrate(energy: Energy, x: Tensor, low: Tensor, high: Tensor) -> tuple[Ten
     """
     found, dim = [], len(low)
     for n in (GRID[dim] // 2, GRID[dim]):
-        middle = (torch.arange(n, dtype=x.dtype) + 0.5) / n
+        middle = (torch.arange(n, dtype=x.dtype, device=x.device) + 0.5) / n
         grid = low + (high - low) * torch.cartesian_prod(*[middle] * dim).reshape(-1, dim)
         log_sums = torch.stack([torch.logsumexp(-energy(one.expand(len(grid), -1), grid), dim=0) for one in x])
         found.append(log_sums + (high - low).log().sum() - dim * math.log(n))
@@ -59,7 +60,7 @@ def anneal(
     """
     rows = x.repeat(n_chains, 1)
     with torch.no_grad():
-        energy_of = energy.at(rows)
+        energy_of = partial(energy.prepared, known=energy.prepare(rows))
     of_chains = annealed_log_partition(energy_of, x.new_zeros(len(rows), dim_y), std=std, generator=generator)
     log_weight = of_chains.unflatten(0, (n_chains, len(x)))
     share = log_weight.softmax(dim=0)

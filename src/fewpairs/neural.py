@@ -9,7 +9,7 @@ learnt in `energies`.
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
@@ -29,6 +29,7 @@ from fewpairs.data import Samples, Scaler
 from fewpairs.energies import (
     CorrectedPlan,
     Energy,
+    MapCost,
     NeuralCost,
     NeuralPotential,
     normalise_spectrally,
@@ -37,6 +38,7 @@ from fewpairs.energies import (
 from fewpairs.estimators import MixtureTranslator
 from fewpairs.faces import Translator, as_device
 from fewpairs.folds import row_keys
+from fewpairs.graphs import Recorder
 from fewpairs.likelihoods import GRID, LikelihoodEstimate, anneal, integrate
 from fewpairs.loops import Loop, hold_out, seeded
 from fewpairs.makers import Clock
@@ -76,7 +78,9 @@ class NeuralTranslator(Saved, Translator):
             module of your own a copy is trained, from the weights that it has.
         potential: f, a module that takes y to one number a row; None is a perceptron.
         objective: With a base "marginal", the bounded objective, "supervised", or "auto": what the base has found better.
-            Without one "inverse_eot", the paper's loss ("auto"), or "supervised".
+            Without one: "inverse_eot", the paper's loss; "transport", where the cost learns from pairs alone and the potential
+            from source and target, bounded if the cost is; "supervised". "auto" is "transport" with a `MapCost`, whose least
+            value is zero, and else "inverse_eot".
         time_budget: The seconds a fit may take, the base's included.
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
@@ -159,7 +163,7 @@ class NeuralTranslator(Saved, Translator):
     base: Any = "auto"
     cost: nn.Module | None = None
     potential: nn.Module | None = None
-    objective: Literal["auto", "marginal", "supervised", "inverse_eot"] = "auto"
+    objective: Literal["auto", "marginal", "supervised", "inverse_eot", "transport"] = "auto"
     time_budget: float | None = None
     random_state: Any = None
     verbose: bool = True
@@ -194,7 +198,7 @@ class NeuralTranslator(Saved, Translator):
         "base": [StrOptions({"auto", "mixture"}), MixtureTranslator, None],
         "cost": [nn.Module, None],
         "potential": [nn.Module, None],
-        "objective": [StrOptions({"auto", "marginal", "supervised", "inverse_eot"})],
+        "objective": [StrOptions({"auto", "marginal", "supervised", "inverse_eot", "transport"})],
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
         "verbose": ["boolean"],
@@ -318,10 +322,10 @@ class NeuralTranslator(Saved, Translator):
         x = self._standardised(X)
         seed = int(check_random_state(random_state).randint(2**31))
         if self.base_ is not None:
-            plan, generator = CorrectedPlan(self.base_.plan_, self.plan_), torch.Generator().manual_seed(seed)
+            plan, generator = self._corrected(seed)
             with torch.no_grad():
-                parts = x.split(max(MOST_ROWS // n_samples, 1))
-                drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1)
+                parts = x.to(generator.device).split(max(MOST_ROWS // n_samples, 1))
+                drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1).cpu()
         else:
             drawn = self._run_chains(x.repeat(n_samples, 1), seed).double().unflatten(0, (n_samples, len(x)))
         return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
@@ -333,11 +337,10 @@ class NeuralTranslator(Saved, Translator):
             return self.sample(X, N_TO_AVERAGE, random_state=0).mean(axis=0)
         if float(self.plan_.strength) == 0:
             return self.base_.predict(X)
-        x, plan = self._standardised(X), CorrectedPlan(self.base_.plan_, self.plan_)
-        generator = torch.Generator().manual_seed(0)
+        x, (plan, generator) = self._standardised(X), self._corrected(seed=0)
         with torch.no_grad():
-            parts = x.split(MOST_ROWS // N_TO_AVERAGE)
-            mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts])
+            parts = x.to(generator.device).split(MOST_ROWS // N_TO_AVERAGE)
+            mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts]).cpu()
         return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def energy(self, X: Any, y: Any) -> np.ndarray:
@@ -363,28 +366,39 @@ class NeuralTranslator(Saved, Translator):
         """
         check_scalar(n_draws, "n_draws", Integral, min_val=2)
         x, y = self._both(X, y)
-        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        estimate, method, device = self._estimator(n_draws, int(check_random_state(random_state).randint(2**31)))
         rows = max(MOST_ROWS // n_draws, 1)
-        log_det = self.y_scaler_.scale.log().sum()
-        parts = []
-        for x_some, y_some in zip(x.split(rows), y.split(rows), strict=True):
-            if self.base_ is not None:
-                plan, method = CorrectedPlan(self.base_.plan_, self.plan_), "importance sampling"
-                with torch.no_grad():
-                    parts.append(plan.log_prob(x_some.double(), y_some.double(), n_draws, generator))
-                continue
+        parts = [estimate(*some) for some in zip(x.to(device).split(rows), y.to(device).split(rows), strict=True)]
+        log_prob, error = (torch.cat(one).double().cpu() for one in zip(*parts, strict=True))
+        return LikelihoodEstimate((log_prob - self.y_scaler_.scale.log().sum()).numpy(), error.numpy(), method)
+
+    def _estimator(
+        self, n_draws: int, seed: int
+    ) -> tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], str, torch.device]:
+        """What estimates log p(y|x) and its error in standardised units, by which method, and on which device."""
+        if self.base_ is not None:
+            corrected, generator = self._corrected(seed)
+
+            @torch.no_grad()
+            def weigh(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+                return corrected.log_prob(x.double(), y.double(), n_draws, generator)
+
+            return weigh, "importance sampling", generator.device
+        generator = self._generator(seed)
+        energy = copy.deepcopy(self.plan_).to(generator.device)
+
+        def normalise(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             if self.n_outputs_ in GRID:
-                method, box = "quadrature", torch.tensor(self.box_, dtype=x.dtype)
-                log_z, error = integrate(self.plan_, x_some, *box)
+                log_z, error = integrate(energy, x, *torch.tensor(self.box_, dtype=x.dtype, device=x.device))
             else:
-                method, std = "annealed importance sampling", self.start_std
                 log_z, error = anneal(
-                    self.plan_, x_some, self.n_outputs_, std=std, n_chains=n_draws, generator=generator
+                    energy, x, self.n_outputs_, std=self.start_std, n_chains=n_draws, generator=generator
                 )
             with torch.no_grad():
-                parts.append((-self.plan_(x_some, y_some) - log_z, error))
-        log_prob, error = (torch.cat(one).double() for one in zip(*parts, strict=True))
-        return LikelihoodEstimate((log_prob - log_det).numpy(), error.numpy(), method)
+                return -energy(x, y) - log_z, error
+
+        method = "quadrature" if self.n_outputs_ in GRID else "annealed importance sampling"
+        return normalise, method, generator.device
 
     @available_if(_has_base)
     def score_samples(self, X: Any, y: Any) -> np.ndarray:
@@ -445,11 +459,16 @@ class NeuralTranslator(Saved, Translator):
                     'objective="marginal" needs the normaliser, which draws of a base give: leave base at "mixture", or use '
                     'objective="inverse_eot".'
                 )
-            return "inverse_eot" if self.objective == "auto" else self.objective
-        if self.objective == "inverse_eot":
+            if self.objective == "transport" and self.cost is None:
+                raise ValueError(
+                    'objective="transport" lowers the cost at the pairs and raises it nowhere: it needs a cost that is bounded '
+                    "below, such as energies.MapCost(network), and the default is not."
+                )
+            auto = "transport" if isinstance(self.cost, MapCost) else "inverse_eot"
+            return auto if self.objective == "auto" else self.objective
+        if self.objective in ("inverse_eot", "transport"):
             raise ValueError(
-                'objective="inverse_eot", the paper\'s loss, is for networks without a base: pass base=None, or use '
-                'objective="marginal".'
+                f'objective="{self.objective}" is for networks without a base: pass base=None, or use objective="marginal".'
             )
         found = str(base.chosen_["objective"])
         return ("supervised" if found == "supervised" else "marginal") if self.objective == "auto" else self.objective
@@ -571,14 +590,25 @@ class NeuralTranslator(Saved, Translator):
 
     def _run_chains(self, x: Tensor, seed: int) -> Tensor:
         """One y for each x, by chains on the device that the model learnt on."""
-        device = as_device(self.device)
-        generator = torch.Generator(device).manual_seed(seed)
+        generator = self._generator(seed)
+        device = generator.device
         sampler = replace(self.sampler or Langevin(), n_steps=self.sampling_steps, step_size=self.step_size_)
         sampler = replace(sampler, temperature=1.0)  # it is in the energy
         plan, n_rows = copy.deepcopy(self.plan_).to(device), max(MOST_NUMBERS // self.n_outputs_, 1)
         parts = x.to(device).split(n_rows)
-        drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, self.start_std, generator) for part in parts]
+        start, recorder = self.start_std, Recorder()
+        drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, start, generator, recorder) for part in parts]
         return torch.cat(drawn).cpu()
+
+    def _corrected(self, seed: int) -> tuple[CorrectedPlan, torch.Generator]:
+        """The corrected base and a source of randomness, on the device that the model learnt on."""
+        assert self.base_ is not None
+        generator = self._generator(seed)
+        plan = CorrectedPlan(self.base_.plan_, self.plan_)
+        return copy.deepcopy(plan).to(generator.device), generator
+
+    def _generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(as_device(self.device)).manual_seed(seed)
 
     def _both(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
         x = self._standardised(X)

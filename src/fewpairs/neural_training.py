@@ -1,7 +1,10 @@
 """How energies are learnt: two *lessons*, each with minibatches, a step, and a judgement of held-out pairs for `loops.Loop`.
 
 `Contrast` is the paper's algorithm (EBiEOT-NN). The gradient of log Z(x) is that of −u at y's drawn from the plan, the
-*negatives*; Langevin chains draw them. The value of its loss means nothing; only its gradient does.
+*negatives*; Langevin chains draw them. The value of its loss means nothing; only its gradient does. The paper's loss lowers the
+cost at few pairs and raises it at many negatives, and has no lower bound. "transport" keeps negatives from the cost: it becomes
+what fits the pairs best under a flat potential (a map by least squares), and the potential solves entropic transport under it,
+which is convex in f.
 
 `Correction` improves a base whose density is known. Draws of the base give log Z(x), so that the likelihood of pairs and the
 bounded, marginal one of unpaired rows can be had. A pair meets a base that has not seen it: else there would be nothing to
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from fewpairs.data import Samples
 from fewpairs.energies import CorrectedPlan, Energy
+from fewpairs.graphs import Recorder
 from fewpairs.loops import N_TO_JUDGE, Hand, deal, energy_scores
 from fewpairs.plans import EnsemblePlan
 from fewpairs.samplers import Chains, Langevin, ReplayBuffer
@@ -76,15 +80,20 @@ class Optimizer:
 
 
 def draw_negatives(
-    energy: Energy, x: Tensor, sampler: Langevin, start: Tensor, generator: torch.Generator | None = None
+    energy: Energy,
+    x: Tensor,
+    sampler: Langevin,
+    start: Tensor,
+    generator: torch.Generator | None = None,
+    recorder: Recorder | None = None,
 ) -> Chains:
     """Runs a chain for each x; torch's own generator draws if none is given."""
     is_learnt = [parameter.requires_grad for parameter in energy.parameters()]
     energy.requires_grad_(False)  # chains want the gradient in y alone
     try:
         with torch.no_grad():
-            energy_of = energy.at(x)
-        return sampler.run(energy_of, start, generator)
+            known = energy.prepare(x)
+        return sampler.run(energy.prepared, start, generator, given=(known,), recorder=recorder)
     finally:
         for parameter, was in zip(energy.parameters(), is_learnt, strict=True):
             parameter.requires_grad_(was)
@@ -97,10 +106,11 @@ def draw_afresh(
     sampler: Langevin,
     start_std: float,
     generator: torch.Generator | None = None,
+    recorder: Recorder | None = None,
 ) -> Tensor:
     """One y for each x, by a chain that begins at a random place."""
     start = start_std * torch.randn(len(x), dim_y, generator=generator, dtype=x.dtype, device=x.device)
-    return draw_negatives(energy, x, sampler, start, generator).y
+    return draw_negatives(energy, x, sampler, start, generator, recorder).y
 
 
 @dataclass(kw_only=True)
@@ -111,7 +121,8 @@ class Contrast:
         energy: What is learnt.
         samples: What it is learnt from, held-out pairs excluded.
         x_judge, y_judge: The held-out pairs.
-        objective: "inverse_eot", the paper's; "supervised" knows pairs alone.
+        objective: "inverse_eot", the paper's; "supervised" knows pairs alone; under "transport" pairs teach the cost, and source
+            and target the potential.
         sampler: The dynamics of the chains.
         sampling_steps: The steps of a chain that judges: it begins afresh, while those that teach go on.
         start_std: The spread of the y's at which chains begin.
@@ -138,6 +149,7 @@ class Contrast:
 
     def __post_init__(self) -> None:
         self._descend = self.optimizer.start(self.energy)
+        self._recorder = Recorder()
         self._buffer = ReplayBuffer(self.buffer_size, self.samples.target[0])
 
     def batches(self) -> Iterator[Hand]:
@@ -151,17 +163,22 @@ class Contrast:
         x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (hand.pairs_x, hand.source))
         fresh = self.start_std * torch.randn(len(x), hand.target.shape[1], dtype=x.dtype, device=x.device)
         start = self._buffer.start(hand.numbers, fresh, share=self.replay)
-        chains = draw_negatives(self.energy, x, self.sampler, start)
+        chains = draw_negatives(self.energy, x, self.sampler, start, recorder=self._recorder)
         self.sampler = self.sampler.after(chains)
         self._buffer.keep(hand.numbers, chains.y, chains.energy / self.sampler.temperature)
         of_data, of_negatives = self.energy(x_pairs, hand.pairs_y), self.energy(x, chains.y)
-        surrogate = -of_negatives.mean()
+        kept_small = [of_data, of_negatives]
         if self.objective == "supervised":
-            surrogate = surrogate + of_data.mean()
+            surrogate = of_data.mean() - of_negatives.mean()
         else:
             costs, potentials = self.energy.costs(x_pairs, hand.pairs_y), self.energy.potentials(hand.target)
-            surrogate = surrogate + costs.mean() - potentials.mean()
-        penalty = of_data.square().mean() + of_negatives.square().mean()
+            surrogate = costs.mean() - potentials.mean()
+            if self.objective == "transport":  # no negative teaches the cost
+                of_chains = self.energy.potentials(chains.y)
+                surrogate, kept_small = surrogate + of_chains.mean(), [potentials, of_chains]
+            else:
+                surrogate = surrogate - of_negatives.mean()
+        penalty = sum(energies.square().mean() for energies in kept_small)
         self._descend(surrogate + self.energy_penalty * penalty)
         return {
             "surrogate": surrogate.detach(),
@@ -182,15 +199,18 @@ class Contrast:
     def draw(self, x: Tensor) -> Tensor:
         """One y for each x, from the start."""
         sampler = replace(self.sampler, n_steps=self.sampling_steps)
-        return draw_afresh(self.energy, x, self.samples.target.shape[1], sampler, self.start_std)
+        return draw_afresh(
+            self.energy, x, self.samples.target.shape[1], sampler, self.start_std, recorder=self._recorder
+        )
 
     def buffer_share(self) -> float:
         """The effective share of what the buffer holds."""
         rows = self._source()
         numbers = torch.randperm(len(rows), device=rows.device)[:MOST_TO_JUDGE]
         with torch.no_grad():
-            energy = self.energy.at(rows[numbers])
-            return self._buffer.effective_share(numbers, lambda y: energy(y) / self.sampler.temperature)
+            return self._buffer.effective_share(
+                numbers, lambda y: self.energy(rows[numbers], y) / self.sampler.temperature
+            )
 
 
 @dataclass(kw_only=True)

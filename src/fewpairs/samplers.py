@@ -6,7 +6,7 @@ to go on with. A `ReplayBuffer` keeps where the chains of each x have come to.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -15,13 +15,15 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from fewpairs.graphs import Graphed
+from fewpairs.graphs import Recorder
 
 __all__ = ["AdjustedLangevin", "Chains", "Langevin", "ReplayBuffer", "annealed_log_partition"]
 
-Energy = Callable[[Tensor], Tensor]
+Energy = Callable[..., Tensor]  # of y, and of what else it is handed
 
 LEAST_STEP_SIZE = 1e-12
+N_STATE = 6  # tensors that say where a run is
+N_RECORDED = 10  # steps in a recorded graph: fewer copies of where chains are, and a longer recording
 ADAPTATION = 0.1  # how fast log η follows what it is adapted to
 
 
@@ -93,35 +95,71 @@ class Langevin:
         if self.clamp is not None and not self.clamp[0] < self.clamp[1]:
             raise ValueError(f"clamp is the least and the largest value of y, in this order, but {self.clamp} came.")
 
-    def run(self, energy: Energy, y: Tensor, generator: torch.Generator | None = None) -> Chains:
-        """Runs one chain from each row of y. What it returns carries no gradient."""
-        step: Callable[..., tuple[Tensor, ...]] = partial(self._step, energy, generator)
-        if y.is_cuda:
-            step = Graphed(step, generator)
+    def run(
+        self,
+        energy: Energy,
+        y: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        given: tuple[Tensor, ...] = (),
+        recorder: Recorder | None = None,
+    ) -> Chains:
+        """Runs one chain from each row of y. What it returns carries no gradient.
+
+        Arguments:
+            energy: U; it is called as energy(y, *given).
+            y: Where the chains begin.
+            generator: The source of randomness; torch's own if none is given.
+            given: What the energy depends on besides.
+            recorder: On a CUDA device steps are recorded; a recorder that is handed in keeps them for the next run.
+        """
         # The step size stays on the device: no step waits for the host.
-        state: tuple[Tensor, ...] = (*self._look(energy, y.detach()), y.new_tensor(self.step_size), y.new_zeros(()))
-        for _ in range(self.n_steps):
-            *state, drift = step(*state)  # type: ignore[assignment]
-        y, value, _, step_size, accepted = state
+        sizes = (y.new_tensor(self.step_size), y.new_zeros(()), y.new_zeros(()))
+        state: tuple[Tensor, ...] = (*self._look(energy, y.detach(), given), *sizes)
+        recorder = recorder or Recorder()
+        for n_steps in self._parts(is_recorded=y.is_cuda):
+            steps: Callable[..., tuple[Tensor, ...]] = partial(self._steps, energy, generator, n_steps)
+            if y.is_cuda:
+                steps = recorder(steps, (*given, *state), generator, name=(n_steps, len(given)))
+            state = steps(*given, *state)
+        y, value, _, step_size, accepted, drift = state
         acceptance = float(accepted) / self.n_steps
         return Chains(y, value * self.temperature, acceptance, float(drift), float(step_size))
+
+    def _parts(self, *, is_recorded: bool) -> Iterator[int]:
+        """The steps of a run, cut into those that are taken at once."""
+        left, most = self.n_steps, N_RECORDED if is_recorded else self.n_steps
+        while left:
+            yield min(left, most)
+            left -= min(left, most)
+
+    def _steps(
+        self, energy: Energy, generator: torch.Generator | None, n_steps: int, *given_and_state: Tensor
+    ) -> tuple[Tensor, ...]:
+        given, state = given_and_state[:-N_STATE], given_and_state[-N_STATE:]
+        for _ in range(n_steps):
+            state = self._step(energy, generator, given, *state)
+        return state
 
     def _step(
         self,
         energy: Energy,
         generator: torch.Generator | None,
+        given: tuple[Tensor, ...],
         y: Tensor,
         value: Tensor,
         gradient: Tensor,
         step_size: Tensor,
         accepted: Tensor,
+        drift: Tensor,
     ) -> tuple[Tensor, ...]:
-        """The state of the chains after a step, and the drift of the step."""
+        """The state of the chains after a step: where they are, η, the parts accepted so far, and the drift of the step."""
         noise = torch.randn(y.shape, generator=generator, dtype=y.dtype, device=y.device)
         pull = -step_size / 2 * gradient
         drift = (pull.square().mean() / step_size).sqrt()
         place = _Place(y, value, gradient)
-        place, acceptance = self._move(energy, place, y + pull + step_size.sqrt() * noise, step_size, generator)
+        look = partial(self._look, energy, given=given)
+        place, acceptance = self._move(look, place, y + pull + step_size.sqrt() * noise, step_size, generator)
         if self.target is not None:
             change = self._change(drift, acceptance)
             change = torch.where(
@@ -134,18 +172,23 @@ class Langevin:
         """The same dynamics with the step size that a run has come to."""
         return replace(self, step_size=chains.step_size)
 
-    def _look(self, energy: Energy, y: Tensor) -> _Place:
+    def _look(self, energy: Energy, y: Tensor, given: tuple[Tensor, ...]) -> _Place:
         with torch.enable_grad():
             y = y.detach().requires_grad_()
-            value = energy(y) / self.temperature
+            value = energy(y, *given) / self.temperature
             (gradient,) = torch.autograd.grad(value.sum(), y)
         return _Place(y.detach(), value.detach(), gradient)
 
     def _move(
-        self, energy: Energy, place: _Place, y: Tensor, step_size: Tensor, generator: torch.Generator | None
+        self,
+        look: Callable[[Tensor], _Place],
+        place: _Place,
+        y: Tensor,
+        step_size: Tensor,
+        generator: torch.Generator | None,
     ) -> tuple[_Place, Tensor]:
         """Where rows are after they were asked to move to y, and the part of them that went."""
-        return self._look(energy, y if self.clamp is None else y.clamp(*self.clamp)), y.new_ones(())
+        return look(y if self.clamp is None else y.clamp(*self.clamp)), y.new_ones(())
 
     def _change(self, drift: Tensor, acceptance: Tensor) -> Tensor:
         """The factor of η after a step: the drift grows with √η."""
@@ -165,9 +208,14 @@ class AdjustedLangevin(Langevin):
     is_adjusted: ClassVar[bool] = True
 
     def _move(
-        self, energy: Energy, place: _Place, y: Tensor, step_size: Tensor, generator: torch.Generator | None
+        self,
+        look: Callable[[Tensor], _Place],
+        place: _Place,
+        y: Tensor,
+        step_size: Tensor,
+        generator: torch.Generator | None,
     ) -> tuple[_Place, Tensor]:
-        moved = self._look(energy, y)
+        moved = look(y)
         there = (moved.y - place.y + step_size / 2 * place.gradient).flatten(1).square().sum(1)
         back = (place.y - moved.y + step_size / 2 * moved.gradient).flatten(1).square().sum(1)
         log_ratio = place.value - moved.value + (there - back) / (2 * step_size)
@@ -211,16 +259,17 @@ def annealed_log_partition(
     dim = like[0].numel()
     y = std * torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
     log_weight = like.new_zeros(len(like)) + dim * math.log(std * math.sqrt(2 * math.pi))
-    betas = torch.linspace(0, 1, n_temperatures + 1, dtype=torch.float64).tolist()
+    betas = torch.linspace(0, 1, n_temperatures + 1, dtype=torch.float64)
     sampler = AdjustedLangevin(n_steps=1, step_size=0.1 * std**2)
-    for before, beta in pairwise(betas):
+    recorder = Recorder()
 
-        def between(y: Tensor, beta: float = beta) -> Tensor:
-            return beta * energy(y) + (1 - beta) * y.flatten(1).square().sum(1) / (2 * std**2)
+    def between(y: Tensor, beta: Tensor) -> Tensor:
+        return beta * energy(y) + (1 - beta) * y.flatten(1).square().sum(1) / (2 * std**2)
 
+    for before, beta in pairwise(betas.to(like)):
         with torch.no_grad():
             log_weight = log_weight + between(y, before) - between(y, beta)
-        chains = sampler.run(between, y, generator)
+        chains = sampler.run(between, y, generator, given=(beta,), recorder=recorder)
         y, sampler = chains.y, sampler.after(chains)
     return log_weight
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fewpairs.experiments.cells import Outcomes
-from fewpairs.experiments.colored_mnist import METHODS, NEURAL, Plan
+from fewpairs.experiments.colored_mnist import METHODS, SLUGS, Plan
 from fewpairs.experiments.comparisons import mean_and_spread, tied_for_best
 from fewpairs.plots import plot_image_rows
 from fewpairs.report import Entry, Page
@@ -52,7 +52,7 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
         rows = _pictures(plan, outcomes, method)
         if rows:
             page.show(
-                "networks" if method == NEURAL else "components",
+                SLUGS[method],
                 plot_image_rows(rows),
                 f"{method[0].upper()}{method[1:]}. {SHOWN}",
             )
@@ -85,8 +85,9 @@ def _pictures(plan: Plan, outcomes: Outcomes, method: str) -> dict[str, np.ndarr
 
 WHAT = (
     "Handwritten 2's in random hues are translated to 3's. A pair is a 2 and a 3 whose hue is 120° further; all other images "
-    "are unpaired. “Networks” is the paper's design: cost ‖U-Net(x) − y‖²/D, a convolutional potential, ε = 0.01, Langevin "
-    "chains; “mixture of principal components” is our default translator between the first components of both kinds of images."
+    "are unpaired. The networks are the paper's: cost ‖U-Net(x) − y‖²/D, a convolutional potential, ε = 0.01, Langevin chains. "
+    "By our objective (“transport”) the pairs teach the cost, and unpaired images the potential; by the paper's loss chains "
+    "teach both. “Mixture of principal components” is our default translator between the first components of all images."
 )
 SHOWN = "Columns: 2's of different hues; truth: some 3 in the right colour, not the only right answer."
 HOW_MEASURED = (

@@ -370,7 +370,8 @@ HOW_MEASURED = (
 )
 HOW_STABLE = (
     "Cost and potential are perceptrons, trained by the paper's loss with Langevin chains; the first row has the paper's "
-    "settings, the others one thing more, or several. Then a correction of the fitted mixture, and the mixture itself. Stable: "
+    "settings, in half as many steps with batches of 128, the others one thing more, or several. Then a correction of the fitted "
+    "mixture, and the mixture itself. Stable: "
     "no numbers that are not finite, held-out score not twice its best at the end, energies of chains and data not 20 nats "
     "apart. NLL of free networks: by quadrature, of 100 of the fresh pairs. The energy score is of 1,000 fresh pairs, with 50 "
     "draws each."
