@@ -10,7 +10,7 @@ from reference import grid
 
 from fewpairs.data import Samples
 from fewpairs.energies import CorrectedPlan, Energy, MapCost, NeuralCost, NeuralPotential, normalise_spectrally
-from fewpairs.neural_training import Contrast, Correction, Optimizer
+from fewpairs.neural_training import LOOK_AHEAD, Contrast, Correction, Optimizer
 from fewpairs.plans import EnsemblePlan
 from fewpairs.samplers import Chains, Langevin
 
@@ -286,19 +286,38 @@ def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
     assert float(kept["loss"]) == pytest.approx(float(expected), abs=0.03)
 
 
-def test_pairs_that_judge_teach_nothing() -> None:
-    """Neither as pairs nor as points of source and target; every other row comes."""
-    base, energy = make_base(), make_energy(bound=2.0)
+class Marked:
+    """In place of a base: its draws say whose they are, and at which x."""
+
+    def __init__(self, fold):
+        self.fold = fold
+
+    def conditional(self, x):
+        self.x = x
+        return self
+
+    def sample(self, shape):
+        return (1000 * self.fold + self.x[:, :1]).expand(*shape, -1, -1)
+
+
+def test_pairs_that_judge_teach_nothing_and_others_meet_a_base_that_has_not_seen_them() -> None:
+    """Judges teach neither as pairs nor as points of source and target; every other row comes, with draws at its own x of the
+    base of its own fold."""
+    energy = make_energy(bound=2.0)
     x, y = torch.arange(10.0).unsqueeze(1).expand(-1, 2).double(), torch.arange(10.0).unsqueeze(1).double()
     samples = Samples(x, y, torch.cat([x, x + 100]), torch.cat([y, y + 100]))
     settings = {"objective": "marginal", "unpaired_weight": 1.0, "n_draws": 8, "smoothing": 0.0, "batch_size": 100}
     folds = torch.arange(10) % 3
-    lesson = Correction(energy=energy, samples=samples, folds=folds, bases=[base] * 3, **settings, optimizer=OPTIMIZER)
+    bases = [Marked(fold) for fold in range(3)]
+    lesson = Correction(energy=energy, samples=samples, folds=folds, bases=bases, **settings, optimizer=OPTIMIZER)
     judges = {0.0, 3.0, 6.0, 9.0}
     batches = lesson.batches()
-    for expected in (1, 2, 1):
-        fold, hand = next(batches)
-        assert fold == expected
+    for number in range(3 * LOOK_AHEAD):  # drawn ahead, and again
+        task = next(batches)
+        fold, hand = task.fold, task.hand
+        assert fold == 1 + number % 2
+        for draws, rows in ((task.draws_of_pairs, hand.pairs_x), (task.draws, hand.source)):
+            assert torch.equal(draws, (1000 * fold + rows[:, :1]).expand(8, -1, -1))
         assert set(hand.pairs_y.flatten().tolist()) == {float(one) for one in range(10) if one % 3 == fold}
         for rows in (hand.source[:, 0], hand.target.flatten()):
             assert set(rows.tolist()) == ({float(one) for one in range(10)} - judges) | {

@@ -230,6 +230,33 @@ def test_images_go_in_and_come_out_in_their_shape(tmp_path) -> None:
         model.sample(images(2)[:, :, :3])
 
 
+def test_transport_fits_the_map_to_the_pairs_and_the_draws_to_the_target() -> None:
+    """The map is that of least squares, whatever chains do; the potential squeezes draws around it, which would be a Gaussian,
+    into the uniform target. The paper's loss leaves the pairs behind."""
+    random = np.random.default_rng(0)
+    x, target = random.normal(size=(600, 1)), random.uniform(-1, 1, size=(600, 1))
+    y = -0.9 * x[:12] + 0.3 * random.normal(size=(12, 1))
+    chains = {"sampler": Langevin(n_steps=20, step_size=0.1, target=None), "sampling_steps": 100}
+    settings = {**FREE, **chains, "cost": MapCost(nn.Linear(1, 1)), "potential_hidden": (32, 32), "held_out": 0.0}
+    settings |= {"max_steps": 400, "learning_rate": 0.03, "potential_learning_rate": 0.01, "batch_size": 128}
+    slopes = {}
+    for objective in ("auto", "inverse_eot"):
+        model = NeuralTranslator(**settings, objective=objective)
+        model.fit(x[:12], y, X_unpaired=x[12:], Y_unpaired=target)
+        flat = [model.x_scaler_(torch.tensor(x[:12])).flatten(), model.y_scaler_(torch.tensor(y)).flatten()]
+        slope, intercept = np.polyfit(*(part.numpy() for part in flat), 1)
+        slopes[objective] = float(model.plan_.cost.map.weight)
+        if objective == "auto":
+            assert model.objective_ == "transport"
+            assert slopes[objective] == pytest.approx(slope, abs=0.03)  # Adam's last steps are small, not none
+            assert float(model.plan_.cost.map.bias) == pytest.approx(intercept, abs=0.03)
+            drawn = model.sample(x, random_state=0).ravel()
+            assert np.std(drawn) == pytest.approx(np.std(target), rel=0.1)
+            assert np.mean(np.abs(drawn) < 1.1) > 0.95
+            assert np.corrcoef(drawn, x.ravel())[0, 1] < -0.5
+    assert abs(slopes["inverse_eot"] - slope) > 3 * abs(slopes["auto"] - slope)
+
+
 def test_a_black_margin_is_no_constant_column() -> None:
     """In a table it would be one, and without a density."""
     framed, others = images(20), images(30, 1)
@@ -252,6 +279,8 @@ def test_the_users_networks_are_left_alone() -> None:
     [
         ({"base": None, "objective": "marginal"}, "needs the normaliser"),
         ({"objective": "inverse_eot"}, "without a base"),
+        ({"objective": "transport"}, "without a base"),
+        ({"base": None, "objective": "transport"}, "bounded below"),
         ({"base": "no"}, "base"),
         ({"sampler": "langevin"}, "sampler"),
     ],

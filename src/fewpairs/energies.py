@@ -24,6 +24,8 @@ __all__ = [
     "refuse_unfit_energy",
 ]
 
+MOST_TRIES = 256  # draws of a base at once for one draw of its correction
+
 
 class NeuralCost(nn.Module):
     """Creates a perceptron of x beside y.
@@ -202,17 +204,20 @@ class CorrectedPlan(nn.Module):
 
     def sample(self, x: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Draws y's of shape (n_samples, rows, dim_y), exactly: a draw of the base stays with the chance exp(−u) / exp(bound)."""
-        found = self.base.conditional(x).sample((n_samples,), generator=generator).flatten(0, 1)
-        rows, waiting = x.repeat(n_samples, 1), torch.arange(len(found), device=x.device)
-        y, least = found, -self.energy.strength * self.bound
+        y = self.base.conditional(x).sample((n_samples,), generator=generator).flatten(0, 1).unsqueeze(0)
+        found, rows, waiting = y[0].clone(), x.repeat(n_samples, 1), torch.arange(y.shape[1], device=x.device)
+        least = -self.energy.strength * self.bound
         while True:
-            chance = torch.rand(len(y), generator=generator, dtype=y.dtype, device=y.device)
-            stays = chance.log() <= least - self.energy(rows[waiting], y)
-            found[waiting[stays]] = y[stays]
-            waiting = waiting[~stays]
+            chance = torch.rand(y.shape[:2], generator=generator, dtype=y.dtype, device=y.device)
+            stays = chance.log() <= least - self.energy.of_draws(rows[waiting], y)
+            is_done, first = stays.max(dim=0)
+            found[waiting[is_done]] = y[first, torch.arange(len(first), device=x.device)][is_done]
+            waiting = waiting[~is_done]
             if len(waiting) == 0:
                 return found.unflatten(0, (n_samples, len(x)))
-            y = self.base.conditional(rows[waiting]).sample((1,), generator=generator)[0]
+            # As many tries for each of the rest as would have been for all: the last ones do not keep anybody waiting.
+            tries = min(max(len(rows) // len(waiting), 1), MOST_TRIES)
+            y = self.base.conditional(rows[waiting]).sample((tries,), generator=generator)
 
 
 def refuse_unfit_energy(energy: Energy, x: Tensor, y: Tensor) -> None:

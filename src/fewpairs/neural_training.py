@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ MOST_TO_JUDGE = 256  # held-out pairs that are looked at with chains
 MOST_TO_CORRECT = 1000  # and with draws of a base
 LEAST_TO_JUDGE = 5  # held-out pairs, for a correction to be kept
 DRAWS_OF_BASE_TO_JUDGE = 256
+LOOK_AHEAD = 16  # steps for which a base draws at once
 DRIFTING = 20.0  # nats: a gap this wide between data and negatives is no longer about the data
 
 
@@ -213,6 +215,22 @@ class Contrast:
             )
 
 
+class Task(NamedTuple):
+    """What a step of a correction needs: a minibatch with pairs of one fold, its x's with noise, and draws of the fold's base.
+
+    Attributes:
+        draws_of_pairs: At the pairs' x's, (n, pairs, dim_y).
+        draws: At the source's, (n, rows, dim_y); none if nobody asks.
+    """
+
+    fold: int
+    hand: Hand
+    x_pairs: Tensor
+    x: Tensor
+    draws_of_pairs: Tensor
+    draws: Tensor
+
+
 @dataclass(kw_only=True)
 class Correction:
     """Improves a base: by the likelihood of pairs, and by the bounded one of unpaired rows.
@@ -248,17 +266,34 @@ class Correction:
                 conditional = self.bases[0].conditional(self._x)
                 self._draws = conditional.sample((DRAWS_OF_BASE_TO_JUDGE,))
 
-    def batches(self) -> Iterator[tuple[int, Hand]]:
-        """Minibatches, each with pairs of one fold, and its number."""
-        parts = {}
+    def batches(self) -> Iterator["Task"]:
+        """Minibatches, each with pairs of one fold and draws of its base."""
+        parts: dict[int, Iterator[Hand]] = {}
         source, target = (self._without_judges(rows) for rows in (self.samples.source, self.samples.target))
         for fold in range(1, len(self.bases)):
             here = self.folds == fold
             if bool(here.any()):
                 pairs = Samples(self.samples.pairs_x[here], self.samples.pairs_y[here], source, target)
                 parts[fold] = deal(pairs, self.batch_size)
+        ahead: dict[int, list[Task]] = {fold: [] for fold in parts}
         for fold in itertools.cycle(parts):
-            yield fold, next(parts[fold])
+            if not ahead[fold]:
+                ahead[fold] = self._prepare(fold, [next(parts[fold]) for _ in range(LOOK_AHEAD)])
+            yield ahead[fold].pop()
+
+    def _prepare(self, fold: int, hands: list[Hand]) -> list["Task"]:
+        """What some steps need; their bases draw for all of them at once, which takes as long as for one."""
+        each = [len(hand.pairs_x) for hand in hands], [len(hand.source) for hand in hands]
+        x_pairs, x = (torch.cat([getattr(hand, name) for hand in hands]) for name in ("pairs_x", "source"))
+        x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (x_pairs, x))
+        with torch.no_grad():
+            draws = self.bases[fold].conditional(x_pairs).sample((self.n_draws,))
+            more = draws[:, :0]
+            if self.objective == "marginal":
+                more = self.bases[fold].conditional(x).sample((self.n_draws,))
+        parts = x_pairs.split(each[0]), x.split(each[1]), draws.split(each[0], dim=1)
+        others = more.split(each[1], dim=1) if self.objective == "marginal" else [more] * len(hands)
+        return [Task(fold, *task) for task in zip(hands, *parts, others, strict=True)]
 
     def _without_judges(self, rows: Tensor) -> Tensor:
         """Source or target without the points of the pairs that judge; the pairs' own points lie in front of the others."""
@@ -266,20 +301,16 @@ class Correction:
         stays[: len(self.folds)] = self.folds != 0
         return rows[stays]
 
-    def step(self, fold_and_hand: tuple[int, Hand]) -> Mapping[str, Tensor]:
-        fold, hand = fold_and_hand
-        x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (hand.pairs_x, hand.source))
-        plan = CorrectedPlan(self.bases[fold], self.energy)
+    def step(self, task: "Task") -> Mapping[str, Tensor]:
+        plan = CorrectedPlan(self.bases[task.fold], self.energy)
         # The base's own density of the pairs is left out: no step changes it.
-        loss = (self.energy(x_pairs, hand.pairs_y) + plan.log_partition(x_pairs, self._draw(plan, x_pairs))).mean()
+        loss = (
+            self.energy(task.x_pairs, task.hand.pairs_y) + plan.log_partition(task.x_pairs, task.draws_of_pairs)
+        ).mean()
         if self.objective == "marginal":
-            loss = loss - self.unpaired_weight * plan.log_marginal(hand.target, x, self._draw(plan, x)).mean()
+            loss = loss - self.unpaired_weight * plan.log_marginal(task.hand.target, task.x, task.draws).mean()
         self._descend(loss)
         return {"loss": loss.detach()}
-
-    def _draw(self, plan: CorrectedPlan, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return plan.base.conditional(x).sample((self.n_draws,))
 
     def gains(self) -> Tensor:
         """What the correction brings to the log-likelihood of each held-out pair."""
