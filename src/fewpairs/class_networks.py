@@ -57,11 +57,11 @@ def make_cnn(image_shape: tuple[int, ...], n_classes: int, *, n_embedded: int | 
     return nn.Sequential(
         nn.Unflatten(-1, image_shape),
         nn.Conv2d(channels, 32, 3, padding=1),
+        nn.MaxPool2d(2),  # before the ReLU: the same function, with a quarter of its work
         nn.ReLU(),
-        nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(-3),
         nn.Linear(64 * (height // 4) * (width // 4), CNN_FEATURES),
         nn.ReLU(),
