@@ -103,5 +103,5 @@ def test_components_keep_the_shape_of_images() -> None:
 
 def test_the_papers_design() -> None:
     model = make_neural(seed=0, device="cpu", width=4)
-    assert (model.epsilon, model.objective, model.sampler.clamp) == (0.01, "auto", (-1.0, 1.0))  # auto: see test_neural
+    assert (model.epsilon, model.objective, model.sampler.clamp) == (0.01, "transport", (-1.0, 1.0))
     assert type(model.cost).__name__ == "MapCost" and type(model.cost.map).__name__ == "UNet"

@@ -257,6 +257,14 @@ def test_transport_fits_the_map_to_the_pairs_and_the_draws_to_the_target() -> No
     assert abs(slopes["inverse_eot"] - slope) > 3 * abs(slopes["auto"] - slope)
 
 
+def test_the_recipe_for_images_takes_networks_and_learns() -> None:
+    settings = {"max_steps": 3, "sampling_steps": 5, "device": "cpu", "verbose": False}
+    model = NeuralTranslator.from_recipe("images", cost=MapCost(Colours()), potential=Brightness(), **settings)
+    model.fit(images(20), images(20, 1), X_unpaired=images(30, 2), Y_unpaired=images(30, 3))
+    assert model.objective_ == "transport"
+    assert np.abs(model.sample(images(5))).max() <= 1
+
+
 def test_a_black_margin_is_no_constant_column() -> None:
     """In a table it would be one, and without a density."""
     framed, others = images(20), images(30, 1)

@@ -236,8 +236,9 @@ class NeuralTranslator(Saved, Translator):
         return ("pairs",) if self.objective == "supervised" else ("pairs", "source", "target")
 
     @classmethod
-    def from_recipe(cls, name: Literal["paper", "authors"], **changes: Any) -> Self:
-        """The paper's EBiEOT-NN, to reproduce it: "paper" as its text says, "authors" as their code runs it."""
+    def from_recipe(cls, name: Literal["images", "paper", "authors"], **changes: Any) -> Self:
+        """Settings for a purpose: "images", with a cost and a potential of yours; "paper" and "authors", to reproduce EBiEOT-NN on
+        vectors as the paper's text says, and as its authors' code runs it."""
         if name not in NEURAL_RECIPES:
             raise ValueError(f"There is no recipe {name!r}; the recipes are {sorted(NEURAL_RECIPES)}.")
         return cls(**{**NEURAL_RECIPES[name], **changes})

@@ -141,25 +141,9 @@ class Fit(Cell):
 
 def make_neural(*, seed: int, device: str, width: int = 64, **changes: Any) -> NeuralTranslator:
     """The paper's networks: cost ‖UNet(x) − y‖²/D and a convolutional potential, both over ε = 0.01."""
-    settings: dict[str, Any] = {
-        "cost": MapCost(UNet(3, width=width)),
-        "potential": ConvPotential((3, 32, 32), width=max(width // 2, 2)),
-        "epsilon": 0.01,
-        # Cold chains, as in the authors' code: at temperature one the noise would drown what a digit is made of.
-        "sampler": Langevin(n_steps=40, step_size=4e-4, temperature=2e-4, clamp=(-1.0, 1.0), target=None),
-        "sampling_steps": 200,
-        "start_std": 0.5,
-        "confinement": None,
-        "energy_penalty": 0.01,
-        "smoothing": 0.3,
-        "learning_rate": 1e-3,
-        "potential_learning_rate": 3e-4,
-        "betas": (0.0, 0.99),
-        "batch_size": 64,
-        "held_out": 0.0,
-        "max_steps": 1500,
-    }
-    return NeuralTranslator(**{**settings, "random_state": seed, "device": device, "verbose": False, **changes})
+    cost, potential = MapCost(UNet(3, width=width)), ConvPotential((3, 32, 32), width=max(width // 2, 2))
+    settings: dict[str, Any] = {"random_state": seed, "device": device, "verbose": False, **changes}
+    return NeuralTranslator.from_recipe("images", cost=cost, potential=potential, **settings)
 
 
 def make_components(*, seed: int, device: str, n_components: int = 6, **changes: Any) -> "ComponentTranslator":
