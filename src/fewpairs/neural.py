@@ -237,8 +237,8 @@ class NeuralTranslator(Saved, Translator):
 
     @classmethod
     def from_recipe(cls, name: Literal["images", "paper", "authors"], **changes: Any) -> Self:
-        """Settings for a purpose: "images", with a cost and a potential of yours; "paper" and "authors", to reproduce EBiEOT-NN on
-        vectors as the paper's text says, and as its authors' code runs it."""
+        """Settings for a purpose: "images", with a cost and a potential of yours; "paper" and "authors", to reproduce EBiEOT-NN
+        on vectors as the paper's text says, and as its authors' code runs it."""
         if name not in NEURAL_RECIPES:
             raise ValueError(f"There is no recipe {name!r}; the recipes are {sorted(NEURAL_RECIPES)}.")
         return cls(**{**NEURAL_RECIPES[name], **changes})

@@ -93,6 +93,6 @@ SHOWN = "Columns: 2's of different hues; truth: some 3 in the right colour, not 
 HOW_MEASURED = (
     "Mean ± standard deviation over seeds, {n_test} 2's of the test images, one draw each. Hue: that of the mean colour of a "
     "picture, against the source's plus 120°; guessing gives 90°. Taken for a 3: by a small convolutional network on the "
-    "brightest channel, which is right on {accuracy} of the test digits, and knows nothing of noise: what it takes for a 3 may be "
-    "no picture at all, so look at them. Bold: best, or not behind by two standard errors."
+    "brightest channel, which is right on {accuracy} of the test digits, and knows nothing of noise: what it takes for a 3 may "
+    "be no picture at all, so look at them. Bold: best, or not behind by two standard errors."
 )
