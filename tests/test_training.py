@@ -276,6 +276,11 @@ def test_pairs_are_copied_only_while_they_are_few(n_pairs: int, n_rows: int, gen
     assert smoothed.pairs_x.shape[1] == n_rows
 
 
+def test_without_noise_pairs_are_not_copied(samples: Samples, generator: torch.Generator) -> None:
+    batch = in_batches(samples, 4)
+    assert AdversarialSmoothing(0.0).smooth(batch, 2, generator) is batch
+
+
 def test_noise_moves_x_and_nothing_else(samples: Samples, generator: torch.Generator) -> None:
     batch = in_batches(samples, 4)
     smoothed = NoiseSmoothing(0.3, n_copies=4).smooth(batch, 2, generator)

@@ -256,10 +256,11 @@ class Maker(ABC):
 
     def _smoothing(self, group: Sequence[Candidate], n_folds: int) -> Smoothing:
         noise = self._each(group, n_folds, "smoothing")
+        is_noisy = bool((noise > 0).any())
         if group[0].adversarial > 0:
             radius = self._each(group, n_folds, "adversarial")
-            return AdversarialSmoothing(noise, radius=radius, n_rows=self.adversarial_rows)
-        return NoiseSmoothing(noise) if bool((noise > 0).any()) else NoSmoothing()
+            return AdversarialSmoothing(noise if is_noisy else 0.0, radius=radius, n_rows=self.adversarial_rows)
+        return NoiseSmoothing(noise) if is_noisy else NoSmoothing()
 
 
 @dataclass(kw_only=True)

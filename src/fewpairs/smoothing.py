@@ -55,6 +55,8 @@ class NoiseSmoothing(NoSmoothing):
     most_rows: int = 1024
 
     def smooth(self, samples: Samples, n_folds: int, generator: torch.Generator | None = None) -> Samples:
+        if isinstance(self.std, float) and self.std == 0:
+            return samples  # copies without noise would all be the same
         n_copies = max(min(self.n_copies, self.most_rows // samples.pairs_x.shape[1]), 1)
         return replace(
             samples,
