@@ -53,6 +53,22 @@ def test_the_page_shows_every_method_and_section(study: tuple[Path, Plan, Outcom
     assert figures == {"mappings-roll-24", "mappings-analytic-24", "pairs", "grid-ours", "grid-paper", "runaway"}
 
 
+def test_a_part_of_the_study_is_a_page_without_the_rest(tmp_path: Path) -> None:
+    command = ["reproduce", "swiss-roll", "--tiny", "--jobs", "1", "--folder", str(tmp_path)]
+    result = CliRunner().invoke(app, [*command, "--only", "regression", "--only", "no-such-fit"])
+    assert result.exit_code == 0, result.output
+    page, plan = (tmp_path / "report.md").read_text(), Plan(TINY)
+    n_fits = len(set(plan.fits()))
+    assert f"{n_fits - 2} of {n_fits} fits have not been run" in page  # Regression is in the tables of two problems
+    assert "| Regression |" in page and "With and without" not in page and "networks stable" not in page
+
+
+def test_what_is_there_is_shown_whatever_is_run(study: tuple[Path, Plan, Outcomes]) -> None:
+    folder, plan, outcomes = study
+    some = run_study(plan, folder, plan.fits()[:1], n_jobs=1)
+    assert some.of_key == outcomes.of_key
+
+
 def test_the_numbers_are_those_of_the_cells(study: tuple[Path, Plan, Outcomes]) -> None:
     folder, plan, outcomes = study
     tables = json.loads((folder / "results.json").read_text())["tables"]
@@ -150,6 +166,7 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
         (["--device", "tpu"], "is cpu or cuda"),
         (["--folder", __file__], "is a file"),
         (["--jobs", "0"], "--jobs"),
+        (["--only", "nobody"], "No fit has 'nobody' in its name"),
     ],
 )
 def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], sentence: str) -> None:

@@ -59,45 +59,71 @@ Fast = Annotated[bool, typer.Option("--fast", help="Minutes instead of hours; to
 Tiny = Annotated[bool, typer.Option("--tiny", help="A minute; whether everything runs.")]
 Device = Annotated[str, typer.Option(help='"cpu" or "cuda".')]
 Jobs = Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Run only the fits with this word in the names of their files; may be given several times."),
+]
 
 
 @reproduce.command("swiss-roll")
 def swiss_roll(
-    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+    folder: Where = None,
+    fast: Fast = False,
+    tiny: Tiny = False,
+    device: Device = "cpu",
+    jobs: Jobs = None,
+    only: Only = None,
 ) -> None:
     """The paper's main experiment and everything around it. Stopped, it goes on where it was."""
-    _run("swiss_roll", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+    _run("swiss_roll", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
 
 
 @reproduce.command("biased-pairs")
 def biased_pairs(
-    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+    folder: Where = None,
+    fast: Fast = False,
+    tiny: Tiny = False,
+    device: Device = "cpu",
+    jobs: Jobs = None,
+    only: Only = None,
 ) -> None:
     """Pairs from a corner of the population: what each way of weighing them brings. Stopped, it goes on where it was."""
-    _run("biased_pairs", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+    _run("biased_pairs", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
 
 
 @reproduce.command("mnist")
 def mnist(
-    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+    folder: Where = None,
+    fast: Fast = False,
+    tiny: Tiny = False,
+    device: Device = "cpu",
+    jobs: Jobs = None,
+    only: Only = None,
 ) -> None:
     """Digits with few labels: accuracy by labelled and unlabelled images, and beside rivals. Stopped, it goes on where it was."""
-    _run("mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+    _run("mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
 
 
 @reproduce.command("colored-mnist")
 def colored_mnist(
-    folder: Where = None, fast: Fast = False, tiny: Tiny = False, device: Device = "cpu", jobs: Jobs = None
+    folder: Where = None,
+    fast: Fast = False,
+    tiny: Tiny = False,
+    device: Device = "cpu",
+    jobs: Jobs = None,
+    only: Only = None,
 ) -> None:
     """Coloured digits, from a 2 to a 3 in another hue, by networks and Langevin chains. Stopped, it goes on where it was."""
-    _run("colored_mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs)
+    _run("colored_mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
 
 
-def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str, jobs: int | None) -> None:
+def _run(
+    name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str, jobs: int | None, only: list[str] | None
+) -> None:
     """Runs a study of `experiments` and writes its page."""
     import torch
 
-    from fewpairs.experiments.cells import n_cores, run_study
+    from fewpairs.experiments.cells import n_cores, named, run_study
 
     study, page = (import_module(f"fewpairs.experiments.{room}") for room in (name, f"{name}_page"))
     folder = folder or Path("results") / name.replace("_", "-")
@@ -111,7 +137,11 @@ def _run(name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str,
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
     plan = study.Plan(study.TINY if tiny else study.FAST if fast else study.FULL)
     try:
-        outcomes = run_study(plan, folder, n_jobs=jobs or n_cores(), device=device, tell=tell)
+        fits = named(plan.fits(), only or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        outcomes = run_study(plan, folder, fits, n_jobs=jobs or n_cores(), device=device, tell=tell)
     except KeyboardInterrupt:
         tell("Stopped. What has finished is kept: the same command goes on from there.")
         raise typer.Exit(130) from None

@@ -44,8 +44,8 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
     made = outcomes.made_with(plan.fits())
     page = Page("Pairs from a corner of the population", made)
-    if scale.name != "full":
-        page.say(f"A {scale.name} run, to see that everything works. Its figures are not the study's.")
+    for caveat in outcomes.caveats(plan):
+        page.say(caveat)
     page.say(ADVICE)
     verdicts = [text for world, *_ in scale.worlds for text in (_of_default(numbers, world), _of_paper(numbers, world))]
     page.list(verdicts)

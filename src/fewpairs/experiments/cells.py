@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 import fewpairs
 from fewpairs.files import write_atomically
 
-__all__ = ["Cell", "Outcomes", "Store", "n_cores", "run_cells", "run_study"]
+__all__ = ["Cell", "Outcomes", "Store", "n_cores", "named", "run_cells", "run_study"]
 
 Outcome = dict[str, Any]
 Done = tuple[list["Cell"], list[Outcome] | None, str]  # cells, what they found, and if nothing, what went wrong
@@ -140,6 +140,15 @@ class Outcomes:
         found = {self[cell].get("made_with", "what is not recorded") for cell in cells if cell in self}
         return f"fewpairs {fewpairs.__version__}; fits made with {' and '.join(sorted(found)) or 'nothing'}"
 
+    def caveats(self, plan: Any) -> list[str]:
+        """What a reader of the study's page must know before the first number."""
+        texts, fits = [], dict.fromkeys(plan.fits())
+        if plan.scale.name != "full":
+            texts.append(f"A {plan.scale.name} run, to see that everything works. Its figures are not the study's.")
+        if n_missing := sum(fit not in self for fit in fits):
+            texts.append(f"{n_missing} of {len(fits)} fits have not been run, or failed. What needs them is left out.")
+        return texts
+
 
 def run_cells(
     cells: Sequence[Cell],
@@ -188,9 +197,24 @@ def run_cells(
     return outcomes
 
 
-def run_study(plan: Any, folder: Path, **options: Any) -> Outcomes:
-    """Runs all fits of a study's plan that have no file in the folder yet; options are those of `run_cells`."""
-    return run_cells(plan.fits(), Store(folder / "cells" / plan.scale.name), **options)
+def named(fits: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
+    """The fits with one of the words in their name; all of them if there are no words."""
+    found = [fit for fit in fits if not words or any(word in fit.name for word in words)]
+    if not found:
+        examples = f"{fits[0].name!r} and {fits[-1].name!r}"
+        raise ValueError(f"No fit has {' or '.join(map(repr, words))} in its name. They are called like {examples}.")
+    return found
+
+
+def run_study(plan: Any, folder: Path, fits: Sequence[Cell] | None = None, **options: Any) -> Outcomes:
+    """Runs the fits of a study's plan that have no file in the folder yet, all or some of them, and returns what is there of any;
+    options are those of `run_cells`."""
+    store = Store(folder / "cells" / plan.scale.name)
+    outcomes = run_cells(plan.fits() if fits is None else fits, store, **options)
+    left_out = dict.fromkeys(need for fit in plan.fits() for need in (fit, *fit.needs) if need not in outcomes)
+    found = {cell.key: outcome for cell in left_out if (outcome := store.read(cell)) is not None}
+    outcomes.of_key |= found
+    return outcomes
 
 
 def _batches(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -26,8 +26,8 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     scale = plan.scale
     made = outcomes.made_with(plan.fits())
     page = Page("Coloured digits: from a 2 to a 3, turned by 120° in hue", made)
-    if scale.name != "full":
-        page.say(f"A {scale.name} run, to see that everything works. Its figures are not the study's.")
+    for caveat in outcomes.caveats(plan):
+        page.say(caveat)
     page.say(WHAT)
     tables = []
     for n_pairs in scale.pairs:

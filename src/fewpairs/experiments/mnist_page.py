@@ -54,8 +54,8 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
     made = outcomes.made_with(plan.fits())
     page = Page("Digits with few labels", made)
-    if scale.name != "full":
-        page.say(f"A {scale.name} run, to see that everything works. Its figures are not the study's.")
+    for caveat in outcomes.caveats(plan):
+        page.say(caveat)
     page.say(WHAT)
     verdicts = [text for grid in scale.grids for network in grid.networks for text in _verdicts(numbers, grid, network)]
     page.list(verdicts)

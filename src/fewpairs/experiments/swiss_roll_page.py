@@ -7,7 +7,7 @@ the numbers.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -84,6 +84,7 @@ PAPER: dict[tuple[str, int], dict[str, tuple[float, float, float, float]]] = {
 }
 
 
+Key = TypeVar("Key")
 Rows = Mapping[str, list[dict[str, Any]]]  # what the fits of each method found, one a draw of the data
 
 
@@ -94,25 +95,22 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     page = Page("Gaussian → Swiss roll: p(y|x) from a few pairs", made)
     tables: list[dict[str, Any]] = []
     mains = {
-        (problem, *size): {
-            name: [outcomes[fit] for fit in fits if fit in outcomes] for name, fits in plan.main(problem, *size).items()
-        }
+        (problem, *size): rows
         for problem in (ROLL, ANALYTIC)
         for size in scale.sizes
+        if (rows := _found(plan.main(problem, *size), outcomes))
     }
-    verdicts = [f"{_title(*key)}: {_verdict(rows)}" for key, rows in mains.items()]
+    verdicts = [f"{_title(*key)}: {_verdict(rows)}" for key, rows in mains.items() if OURS in rows]
 
-    if scale.name != "full":
-        page.say(
-            f"A {scale.name} run, to see that everything works: {scale.effort:.0%} of the training, fewer seeds, points and "
-            "draws. Its figures are not the study's."
-        )
+    for caveat in outcomes.caveats(plan):
+        page.say(caveat)
     page.list(verdicts)
     for (problem, n_pairs, n_unpaired), rows in mains.items():
         page.head(_title(problem, n_pairs, n_unpaired))
         page.tabulate(*_main_table(rows, PAPER.get((problem, n_pairs), {})))
         tables.append({"problem": problem, "P": n_pairs, "Q": n_unpaired, "R": n_unpaired, "rows": _numbers(rows)})
-        if (n_pairs, n_unpaired) == scale.sizes[0] or problem == ROLL:
+        is_shown = plan.main(problem, n_pairs, n_unpaired)[OURS][0].draw in outcomes
+        if is_shown and ((n_pairs, n_unpaired) == scale.sizes[0] or problem == ROLL):
             page.show(
                 f"mappings-{'roll' if problem == ROLL else 'analytic'}-{n_pairs}",
                 _mappings(plan, outcomes, problem, n_pairs, n_unpaired),
@@ -121,32 +119,44 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     page.say(HOW_MEASURED.format(scale=scale), is_small=True)
     page.head("What each method learns from")
     page.tabulate(*_usage_table())
-    page.head("Where the paper says that the others fail")
-    page.tabulate(*_claims_table(mains[ROLL, *scale.sizes[0]]))
-
-    page.head("With and without unpaired rows")
-    page.tabulate(*_ablation_table(plan, outcomes, tables))
-    page.head("How many pairs are the unpaired rows worth?")
-    page.show("pairs", _sweep(plan, outcomes, tables), "Mean over draws of the data; bands from least to most.")
-    page.say(_worth(plan, outcomes))
-    page.head("Numbers of slopes M and of atoms N")
-    for method, figure in _heatmaps(plan, outcomes, tables).items():
-        page.head(method, level=3)
-        page.show(
-            "grid-ours" if method == OURS else "grid-paper", figure, "Mean over draws of the data; darker is worse."
-        )
-    page.head("What keeps free networks stable")
-    page.tabulate(*_networks_table(plan, outcomes, tables))
-    page.say(HOW_STABLE, is_small=True)
-    page.head("Why the paper's loss runs away")
-    page.show("runaway", _runaway(plan, outcomes), "Against training steps; the held-out pairs of five folds.")
-    page.say(WHY_RUNAWAY)
+    head, lines = _claims_table(mains.get((ROLL, *scale.sizes[0]), {}))
+    if lines:
+        page.head("Where the paper says that the others fail")
+        page.tabulate(head, lines)
+    if ablation := _found(plan.ablation(), outcomes):
+        page.head("With and without unpaired rows")
+        page.tabulate(*_ablation_table(ablation, tables))
+    if sweep := _found(plan.sweep(), outcomes):
+        page.head("How many pairs are the unpaired rows worth?")
+        page.show("pairs", _sweep(sweep, tables), "Mean over draws of the data; bands from least to most.")
+        page.say(_worth(plan, outcomes))
+    if grid := _found(plan.grid(), outcomes):
+        page.head("Numbers of slopes M and of atoms N")
+        for method, figure in _heatmaps(plan, grid, tables).items():
+            page.head(method, level=3)
+            page.show(
+                "grid-ours" if method == OURS else "grid-paper", figure, "Mean over draws of the data; darker is worse."
+            )
+    if networks := _found(plan.networks(), outcomes):
+        page.head("What keeps free networks stable")
+        page.tabulate(*_networks_table(networks, tables))
+        page.say(HOW_STABLE, is_small=True)
+    if runaway := {objective: outcomes[fit] for objective, fit in plan.runaway().items() if fit in outcomes}:
+        page.head("Why the paper's loss runs away")
+        page.show("runaway", _runaway(runaway), "Against training steps; the held-out pairs of five folds.")
+        page.say(WHY_RUNAWAY)
     if outcomes.failures:
         page.head("What failed")
         page.list([f"{key}: {text}" for key, text in outcomes.failures.items()])
     page.list(_how_made(plan, outcomes), summary="How each number was made")
     results = {"made_by": made, "scale": vars(scale), "verdicts": verdicts, "tables": tables}
     return page.write(folder, {**results, "failed": outcomes.failures})
+
+
+def _found(table: Mapping[Key, Sequence[Fit]], outcomes: Outcomes) -> dict[Key, list[dict[str, Any]]]:
+    """What the fits of a table found, without the rows of which none has been run."""
+    found = {key: [outcomes[fit] for fit in fits if fit in outcomes] for key, fits in table.items()}
+    return {key: some for key, some in found.items() if some}
 
 
 def _title(problem: str, n_pairs: int, n_unpaired: int) -> str:
@@ -242,22 +252,22 @@ def _mappings(plan: Plan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpa
     )
 
 
-def _ablation_table(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _ablation_table(
+    rows: Mapping[tuple[str, int, int], list[dict[str, Any]]], tables: list[dict[str, Any]]
+) -> tuple[list[str], list[list[str]]]:
     columns = ("conditional_mmd", "conditional_transport", "nll")
     lines = []
-    for (method, n_source, n_target), fits in plan.ablation().items():
-        found = [outcomes[fit] for fit in fits if fit in outcomes]
+    for (method, n_source, n_target), found in rows.items():
         cells = [mean_and_spread([outcome[column] for outcome in found]) for column in columns]
         lines.append([method, str(n_source), str(n_target), *cells])
         tables.append({"ablation": method, "Q": n_source, "R": n_target, "rows": _numbers({method: found})})
     return ["", "unpaired x's", "unpaired y's", *(COLUMNS[column] for column in columns)], lines
 
 
-def _networks_table(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _networks_table(rows: Rows, tables: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     columns = ("energy_score", "conditional_transport", "nll", "seconds")
     lines = []
-    for name, fits in plan.networks().items():
-        found = [outcomes[fit] for fit in fits if fit in outcomes]
+    for name, found in rows.items():
         stable = f"{sum(map(_is_stable, found))} of {len(found)}"
         cells = [mean_and_spread([outcome[column] for outcome in found if column in outcome]) for column in columns]
         lines.append([name, stable, *cells])
@@ -271,13 +281,12 @@ def _is_stable(outcome: dict[str, Any]) -> bool:
     return outcome.get("ended") != "diverged" and "ran away" not in warned and "drifts" not in warned
 
 
-def _sweep(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> Any:
+def _sweep(rows: Mapping[tuple[str, int], list[dict[str, Any]]], tables: list[dict[str, Any]]) -> Any:
     curves: dict[str, list[tuple[float, list[float]]]] = {}
-    for (method, n_pairs), fits in plan.sweep().items():
-        values = [outcomes[fit]["nll"] for fit in fits if fit in outcomes]
-        if values:
-            curves.setdefault(method, []).append((n_pairs, values))
-            tables.append({"sweep": method, "P": n_pairs, "nll": values})
+    for (method, n_pairs), found in rows.items():
+        values = [outcome["nll"] for outcome in found]
+        curves.setdefault(method, []).append((n_pairs, values))
+        tables.append({"sweep": method, "P": n_pairs, "nll": values})
     return plot_curves({"held-out NLL (nats)": curves}, "pairs", is_log=True, top=4.0)
 
 
@@ -306,15 +315,15 @@ def _worth(plan: Plan, outcomes: Outcomes) -> str:
     return "Read off the two curves: " + "; ".join(sentences) + "." if sentences else "The curves do not meet."
 
 
-def _heatmaps(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> dict[str, Any]:
+def _heatmaps(
+    plan: Plan, rows: Mapping[tuple[str, int, int], list[dict[str, Any]]], tables: list[dict[str, Any]]
+) -> dict[str, Any]:
     columns, grid = ("mmd", "transport", "conditional_mmd", "conditional_transport"), plan.scale.grid
     maps: dict[str, dict[str, np.ndarray]] = {}
-    for (method, n_slopes, n_atoms), fits in plan.grid().items():
-        found = [outcomes[fit] for fit in fits if fit in outcomes]
+    for (method, n_slopes, n_atoms), found in rows.items():
         of_method = maps.setdefault(method, {column: np.full((len(grid), len(grid)), math.nan) for column in columns})
         for column in columns:
-            if found:
-                of_method[column][grid.index(n_slopes), grid.index(n_atoms)] = np.mean([one[column] for one in found])
+            of_method[column][grid.index(n_slopes), grid.index(n_atoms)] = np.mean([one[column] for one in found])
         tables.append({"grid": method, "M": n_slopes, "N": n_atoms, "rows": _numbers({method: found})})
     return {
         method: plot_heatmaps({COLUMNS[column]: table for column, table in of_method.items()}, grid, grid, "M", "N")
@@ -322,11 +331,9 @@ def _heatmaps(plan: Plan, outcomes: Outcomes, tables: list[dict[str, Any]]) -> d
     }
 
 
-def _runaway(plan: Plan, outcomes: Outcomes) -> Any:
+def _runaway(rows: Mapping[str, dict[str, Any]]) -> Any:
     names = {"marginal": "bounded (marginal)", "supervised": "pairs alone", "inverse_eot": "the paper's loss"}
-    histories = {
-        names[objective]: outcomes[fit]["history"] for objective, fit in plan.runaway().items() if fit in outcomes
-    }
+    histories = {names[objective]: outcome["history"] for objective, outcome in rows.items()}
     panels = {
         "training objective": {
             name: [(step, [value]) for step, value in zip(history["step"][1:], history["objective"][1:], strict=True)]
