@@ -8,10 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fewpairs.cli import app
+from fewpairs.estimators import MixtureTranslator
 from fewpairs.experiments import swiss_roll_page
 from fewpairs.experiments.cells import Outcomes, Store, run_study
 from fewpairs.experiments.comparisons import is_behind, tied_for_best
-from fewpairs.experiments.swiss_roll import FULL, OURS, TINY, Plan
+from fewpairs.experiments.swiss_roll import FULL, NETWORKS, OURS, TINY, Plan
 from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
 from fewpairs.methods import METHODS, Method, register
 
@@ -157,6 +158,26 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
     data = store.read(draw)
     assert data is not None and seen["X"].tolist() == data["X"][:5] and seen["y"].tolist() == data["Y"][:5]
     assert seen["X_unpaired"] is None and seen["Y_unpaired"].tolist() == data["Y_unpaired"][:7]
+
+
+def test_a_method_that_improves_another_is_handed_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixture and networks on top of it, fitted in one go: two fits of a mixture become one, and nothing else changes."""
+    draw, truth, store = Draw(ROLL, 24, 0), Truth(ROLL, 8, 1, 4), Store(tmp_path)
+    for cell in (draw, truth):
+        store.write(cell, cell.run(store, "cpu"))
+    default, networks = (Fit(draw, truth, method, 24, 0, 0, 0.01, has_metrics=False) for method in (OURS, NETWORKS))
+    assert default.batch == networks.batch is not None
+    alone = networks.run(store, "cpu")
+    n_fits, fit = 0, MixtureTranslator.fit
+
+    def counted(*arguments, **options):
+        nonlocal n_fits
+        n_fits += 1
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(MixtureTranslator, "fit", counted)
+    of_default, of_networks = default.run_batch([default, networks], store, "cpu")
+    assert n_fits == 1 and of_networks["nll"] == alone["nll"] and of_networks["seconds"] > of_default["seconds"]
 
 
 @pytest.mark.parametrize(

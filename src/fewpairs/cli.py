@@ -1,5 +1,6 @@
 """The `fewpairs` command. No logic of its own: it calls public names and prints what they return."""
 
+import re
 import signal
 from functools import partial
 from importlib import import_module
@@ -61,7 +62,7 @@ Device = Annotated[str, typer.Option(help='"cpu" or "cuda".')]
 Jobs = Annotated[int | None, typer.Option(help="Fits at the same time; one a core if not given.", min=1)]
 Only = Annotated[
     list[str] | None,
-    typer.Option(help="Run only the fits with this word in the names of their files; may be given several times."),
+    typer.Option(help="Run only fits with this word (or regular expression) in the names of their files; repeatable."),
 ]
 
 
@@ -138,8 +139,8 @@ def _run(
     plan = study.Plan(study.TINY if tiny else study.FAST if fast else study.FULL)
     try:
         fits = named(plan.fits(), only or [])
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    except (ValueError, re.error) as error:
+        raise typer.BadParameter(f"--only: {error}") from error
     try:
         outcomes = run_study(plan, folder, fits, n_jobs=jobs or n_cores(), device=device, tell=tell)
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from fewpairs.faces import Translator
 from fewpairs.neural import NeuralTranslator
 from fewpairs.recipes import NEURAL_RECIPES, RECIPES
 
-__all__ = ["METHODS", "Method", "register"]
+__all__ = ["DEFAULT", "METHODS", "Method", "register"]
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,17 @@ class Method:
         make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
         is_fixed: Whether it leaves nothing to choose, so that `fit_together` can fit several seeds at once.
         is_variant: Whether it is a second setting of another method, for which a study may spare itself a table.
+        improves: The method whose model it begins with, to be handed over as `base` if it has been fitted to the same rows.
     """
 
     name: str
     make: Callable[..., Translator]
     is_fixed: bool = False
     is_variant: bool = False
+    improves: str | None = None
 
 
+DEFAULT = "fewpairs default"
 _methods: dict[str, Method] = {}
 METHODS: Mapping[str, Method] = MappingProxyType(_methods)  # in the order in which they were registered
 
@@ -70,10 +73,10 @@ def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
 def _networks(**settings: Any) -> Callable[..., Translator]:
     def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
         model = NeuralTranslator(random_state=random_state, device=device, verbose=False, **settings)
+        if model.base is not None:  # the very model of the default's row
+            model.set_params(base=_ours()(random_state=random_state, device=device, effort=effort))
         if effort >= 1:
             return model
-        if model.base is not None:
-            model.set_params(base=_ours()(random_state=random_state, device=device, effort=effort))
         usual = 1000 if isinstance(model.max_steps, str) else model.max_steps
         return model.set_params(max_steps=max(round(usual * effort), 1))
 
@@ -88,12 +91,12 @@ def _baseline(kind: type[Baseline], **settings: Any) -> Callable[..., Translator
     return make
 
 
-register(Method("fewpairs default", _ours()))
+register(Method(DEFAULT, _ours()))
 register(Method("supervised", _ours(objective="supervised")))
 register(Method("paper's loss, our settings", _ours(objective="inverse_eot")))
 register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True))
 register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))
-register(Method("fewpairs with networks", _networks()))
+register(Method("fewpairs with networks", _networks(), improves=DEFAULT))
 register(Method("EBiEOT-NN, the paper's text", _networks(**NEURAL_RECIPES["paper"]), is_variant=True))
 register(Method("EBiEOT-NN, our settings", _networks(base=None), is_variant=True))
 for _kind in REGISTRY.values():

@@ -8,6 +8,7 @@ or made by another version is noticed, and the cell is run again.
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -198,8 +199,8 @@ def run_cells(
 
 
 def named(fits: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
-    """The fits with one of the words in their name; all of them if there are no words."""
-    found = [fit for fit in fits if not words or any(word in fit.name for word in words)]
+    """The fits in whose name one of the regular expressions is found; all of them if there are none."""
+    found = [fit for fit in fits if not words or any(re.search(word, fit.name) for word in words)]
     if not found:
         examples = f"{fits[0].name!r} and {fits[-1].name!r}"
         raise ValueError(f"No fit has {' or '.join(map(repr, words))} in its name. They are called like {examples}.")

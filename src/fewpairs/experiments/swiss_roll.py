@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
-from fewpairs.methods import METHODS
+from fewpairs.methods import DEFAULT, METHODS
 from fewpairs.samplers import AdjustedLangevin, Langevin
 
 __all__ = ["FAST", "FULL", "MEANS", "NETWORKS", "OURS", "TINY", "Plan", "Scale"]
 
-OURS = "fewpairs default"
+OURS = DEFAULT
 NETWORKS, NEURAL_PAPER = "fewpairs with networks", "EBiEOT-NN, the paper's text"
 
 # Settings for the heatmaps over M and N, where both are given: nothing else is searched for.

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,11 +123,13 @@ class Fit(Cell):
 
     @property
     def batch(self) -> str | None:
-        """Seeds of a method that leaves nothing to choose are fitted together."""
-        if not METHODS[self.method].is_fixed:
-            return None
-        alike = replace(self, draw=replace(self.draw, seed=0), keeps_draws=False)
-        return alike.key
+        """Seeds of a method that leaves nothing to choose are fitted together; a method that improves another, after that."""
+        method = METHODS[self.method]
+        if method.is_fixed:
+            return replace(self, draw=replace(self.draw, seed=0), keeps_draws=False).key
+        root = method.improves or self.method
+        is_root = any(other.improves == root for other in METHODS.values())
+        return replace(self, method=root, keeps_draws=False).key if is_root and not self.settings else None
 
     def run(self, store: Store, device: str) -> dict[str, Any]:
         return self.run_batch([self], store, device)[0]
@@ -134,22 +137,31 @@ class Fit(Cell):
     def run_batch(self, cells: Sequence[Cell], store: Store, device: str) -> list[dict[str, Any]]:
         fits = [cell for cell in cells if isinstance(cell, Fit)]
         models, data = [fit._model(device) for fit in fits], [fit._data(store) for fit in fits]
-        start = time.perf_counter()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if METHODS[self.method].is_fixed:
-                fit_together(models, data)
-            else:
-                for model, arguments in zip(models, data, strict=True):
-                    model.fit(**arguments)
-        outcome = {
-            "seconds": (time.perf_counter() - start) / len(fits),
-            "n_together": len(fits),
-            "warnings": sorted({str(warning.message) for warning in caught}),
-        }
+        outcomes = self._fit_all(fits, models, data)
         with warnings.catch_warnings():  # that some of the fresh x's lie far out is no news here
             warnings.simplefilter("ignore")
-            return [outcome | fit._measure(model, store, device) for fit, model in zip(fits, models, strict=True)]
+            return [
+                outcome | fit._measure(model, store, device)
+                for fit, model, outcome in zip(fits, models, outcomes, strict=True)
+            ]
+
+    def _fit_all(
+        self, fits: Sequence["Fit"], models: Sequence[Any], data: Sequence[dict[str, np.ndarray]]
+    ) -> list[dict[str, Any]]:
+        """Fits the models, and says of each how long that took and what it warned of."""
+        if METHODS[self.method].is_fixed:
+            seconds, warned = _timed(lambda: fit_together(models, data))
+            return [{"seconds": seconds / len(fits), "n_together": len(fits), "warnings": warned} for _ in fits]
+        outcomes, fitted = [], dict[str, tuple[Any, float]]()
+        for fit, model, arguments in zip(fits, models, data, strict=True):
+            # The model it improves was fitted a moment ago to the same rows: it is handed over, and its time counts.
+            base, seconds = fitted.get(METHODS[fit.method].improves or "", (None, 0.0))
+            if base is not None:
+                model.set_params(base=base)
+            more, warned = _timed(partial(model.fit, **arguments))
+            fitted[fit.method] = model, seconds + more
+            outcomes.append({"seconds": seconds + more, "n_together": 1, "warnings": warned})
+        return outcomes
 
     def _model(self, device: str) -> Any:
         model = METHODS[self.method].make(random_state=self.draw.seed, device=device, effort=self.part)
@@ -204,6 +216,15 @@ class Fit(Cell):
         if self.keeps_history:
             outcome["history"] = model.history_
         return outcome
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, list[str]]:
+    """Does the work; the seconds it took, and what it warned of."""
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work()
+    return time.perf_counter() - start, sorted({str(warning.message) for warning in caught})
 
 
 def _slug(text: str) -> str:
