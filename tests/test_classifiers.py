@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
@@ -276,6 +277,13 @@ def test_a_network_is_for_classifiers_alone(tmp_path) -> None:
         load(tmp_path / "model", network=nn.Linear(1, 1))
 
 
+class Noisy(nn.Linear):
+    """A layer that drops numbers at random by a call of its own, which no module gives away."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(x), training=self.training)
+
+
 @pytest.mark.parametrize(
     "change, complaint",
     [
@@ -288,12 +296,14 @@ def test_a_network_is_for_classifiers_alone(tmp_path) -> None:
         ({"X_unpaired": pd.DataFrame(np.zeros((5, 2)), columns=["b", "a"])}, r"columns \['b', 'a'\], but \['a', 'b'\]"),
         ({"y": np.linspace(0, 1, 120)}, "Unknown label type"),
         ({"y": None}, "requires y to be passed"),
-        ({"y": np.zeros(100)}, "100"),
+        ({"y": np.zeros(100)}, "X and its labels need equally many rows, but X has 120 and Y has 100.*X_unpaired"),
         ({"y": np.zeros((120, 2))}, "1d array"),
         ({"network": "cnn"}, "for images.*image_shape="),
         ({"image_shape": (1, 2, 2)}, "4 pixels, X 2"),
         ({"image_shape": (2, 1)}, r"\(channels, height, width\), but \(2, 1\) came"),
         ({"network": nn.Linear(2, 4)}, "each of 3 classes"),
+        ({"network": nn.Linear(2, 3).requires_grad_(False)}, r"want no gradient \(weight, bias\)"),
+        ({"network": Noisy(2, 3)}, "two answers for the same rows"),
         ({"label_embedding": 3}, "two hidden layers"),
         ({"X_unpaired": np.zeros((5, 3))}, "X_unpaired has 3 columns, but 2"),
     ],
@@ -346,6 +356,18 @@ def test_time_budget_holds() -> None:
     start = time.perf_counter()
     model = SemiSupervisedClassifier(max_steps=100_000, time_budget=3.0, random_state=0, verbose=False).fit(X, labels)
     assert time.perf_counter() - start < 10 and model.ended_ == "out of time"
+
+
+def test_no_time_at_all_is_told() -> None:
+    X, _, labels = blobs()
+    with pytest.warns(ConvergenceWarning, match=r"time_budget=0.001 was over after \d+ steps"):
+        SemiSupervisedClassifier(time_budget=0.001, random_state=0, verbose=False).fit(X, labels)
+
+
+def test_channels_that_come_last_are_told() -> None:
+    images = np.random.default_rng(0).normal(size=(40, 8, 8, 3))
+    with pytest.warns(UserWarning, match=r"8 channels and 8 × 3 pixels.*transpose\(0, 3, 1, 2\)"):
+        SemiSupervisedClassifier(**QUICK).fit(images, np.arange(40) % 2)
 
 
 def test_scikit_learns_tools_take_it() -> None:

@@ -174,11 +174,15 @@ def refuse_holes(table: np.ndarray, name: str, names: list[str] | None) -> None:
     )
 
 
-def refuse_unequal(n_x: int, n_y: int) -> None:
+PAIRED = "X and Y are pairs and", "Pass rows without a partner as X_unpaired or Y_unpaired."
+
+
+def refuse_unequal(n_x: int, n_y: int, words: tuple[str, str] = PAIRED) -> None:
+    """Refuses x's and y's of different numbers; the words say what they are and what to do."""
     if n_x != n_y:
+        what, remedy = words
         raise ValueError(
-            f"X and Y are pairs and need equally many rows, but X has {n_x} and Y has {n_y} (inconsistent numbers of "
-            "samples). Pass rows without a partner as X_unpaired or Y_unpaired."
+            f"{what} need equally many rows, but X has {n_x} and Y has {n_y} (inconsistent numbers of samples). {remedy}"
         )
 
 

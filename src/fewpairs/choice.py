@@ -21,7 +21,7 @@ from torch.nn.functional import logsigmoid
 from fewpairs.makers import FLOORS, Candidate, Maker, Trial
 from fewpairs.training import JointDealer
 
-__all__ = ["MANY_PAIRS", "MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "choose_together", "resume"]
+__all__ = ["LEAST_STEPS", "MANY_PAIRS", "MOST_OUTPUTS_FULL", "RUNGS", "Choice", "choose", "choose_together", "resume"]
 
 Wishes = dict[str, tuple[Any, ...]]
 

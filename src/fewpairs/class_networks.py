@@ -106,6 +106,11 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
     parameter = next(network.parameters(), None)
     if parameter is None:
         raise ValueError("network has no parameters: there is nothing to learn.")
+    if frozen := [name for name, one in network.named_parameters() if not one.requires_grad]:
+        raise ValueError(
+            f"network has parameters that want no gradient ({', '.join(frozen[:3])}), but all layers are drawn afresh and "
+            "learnt for each member. To build on a network that is known, pass what it makes of the rows as X."
+        )
     with torch.no_grad():
         try:
             came = tuple(
@@ -115,5 +120,12 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
             raise ValueError(
                 f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"
             ) from error
+        rows = torch.ones(2, dim_x, dtype=parameter.dtype, device=parameter.device)
+        trained = copy.deepcopy(network).train()
+        if not torch.equal(trained(rows), trained(rows)):
+            raise ValueError(
+                "network gives two answers for the same rows: networks that are trained together cannot draw at random. Leave "
+                "dropout and noise out, and use smoothing= in their place."
+            )
     if came != (2, n_classes):
         raise ValueError(f"network must give one number for each of {n_classes} classes, but 2 rows gave {came}.")

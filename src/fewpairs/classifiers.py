@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fewpairs import checks
-from fewpairs.choice import Choice, choose
+from fewpairs.choice import LEAST_STEPS, Choice, choose
 from fewpairs.class_makers import ClassMaker, Silent, cut_by_class
 from fewpairs.class_networks import make_cnn, make_mlp_classifier, refuse_unfit, reset
 from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
@@ -47,6 +47,10 @@ DECISIVENESS, HALFWAY = (
 LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer are all needed to learn from, and would not judge much
 LEAST_SIDE = (
     16  # pixels of an image that is worth convolutions: smaller ones have hardly any place left after two halvings
+)
+LABELLED = (
+    "X and its labels",
+    "A row without a label has −1, None or NaN in y; rows that y knows nothing of go into X_unpaired.",
 )
 ROWS_AT_ONCE = 2000  # in prediction
 FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
@@ -258,7 +262,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         """The accuracy on the rows that have a label."""
         check_is_fitted(self, "plan_")
         labels, is_labelled = _split_labels(y, self.unlabelled)
-        checks.refuse_unequal(len(self._check_x(X)), len(is_labelled))
+        checks.refuse_unequal(len(self._check_x(X)), len(is_labelled), LABELLED)
         if not is_labelled.any():
             raise ValueError("No row of y has a label: there is nothing to score by.")
         is_right = self.predict(X)[is_labelled] == labels
@@ -332,7 +336,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             raise ValueError("fit requires y to be passed, but the target y is None: it holds labels and gaps.")
         x = self._check_x(X, is_new=True)
         labels, is_labelled = _split_labels(y, self.unlabelled)
-        checks.refuse_unequal(len(x), len(is_labelled))
+        checks.refuse_unequal(len(x), len(is_labelled), LABELLED)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
         labels = labels[weight[is_labelled] > 0]
         x, is_labelled, weight = (
@@ -376,6 +380,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         if getattr(images, "ndim", 2) in (3, 4):
             images = np.asarray(images)
             came = (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
+            if is_new and came[-1] in (1, 3, 4) and came[0] > 4:
+                checks.warn_user(
+                    f"{name} is taken as images of {came[0]} channels and {came[1]} × {came[2]} pixels. If channels come last, "
+                    f"pass {name}.transpose(0, 3, 1, 2)."
+                )
             images = images.reshape(len(images), -1)
         if is_new:
             given = None if self.image_shape is None else tuple(int(size) for size in self.image_shape)
@@ -508,6 +517,12 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             {**asdict(candidate), "score": score, "error": error} for candidate, score, error in choice.table
         ]
         self.ended_ = choice.ended
+        n_steps = min(trial.outcome.steps[-1] for trial, _ in choice.finals)
+        if choice.ended == "out of time" and n_steps < LEAST_STEPS:
+            checks.warn_user(
+                f"time_budget={self.time_budget:g} was over after {n_steps} steps: next to nothing has been learnt.",
+                ConvergenceWarning,
+            )
         if choice.ended == "interrupted":
             checks.warn_user(
                 "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that."
