@@ -4,12 +4,16 @@ Pairs may exist for a corner of the population alone. If they were selected by x
 of the pairs stays right: training needs no weights. But held-out pairs then measure how good a model is where *pairs* are. To
 say how good it is where the *population* is, a held-out pair counts with population(x) / pairs(x), estimated from its x and the
 unpaired ones. If y had a part in the selection beyond x, no ratio of x repairs it, and nothing here can tell.
+
+No ratio helps where there are no pairs at all. Held-out pairs say nothing about that part of the population, so it is taken at
+its worst: as if every model but the one that ignores x were worth nothing there.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from fewpairs.checks import warn_user
 from fewpairs.ratios import compare_samples, estimate_density_ratio
@@ -19,6 +23,8 @@ __all__ = ["Bias", "look_for_bias", "temper"]
 LEVEL = 0.01  # a p-value below it is taken as bias
 LEAST_ROWS = 10  # of pairs and of unpaired x's: fewer cannot tell
 LEAST_EFFECTIVE = 0.1  # below this part of the pairs, they hardly overlap with the population
+ENOUGH_COVERED = 0.8  # of the population: a model reaches a little beyond its pairs
+MOST_ROWS = 2000  # of the population that are looked at for it
 LEAST_TO_CHOOSE = 0.8  # a choice is made by as many effective pairs as this part of them
 
 
@@ -33,6 +39,7 @@ class Bias:
             are.
         effective_sample_size: As many pairs from the population itself would judge a model as well.
         n_clipped: The pairs whose relevance was cut.
+        coverage: The part of the population that lies among the pairs.
     """
 
     is_biased: bool
@@ -40,6 +47,12 @@ class Bias:
     relevance: np.ndarray
     effective_sample_size: float
     n_clipped: int
+    coverage: float = 1.0
+
+    @property
+    def uncovered(self) -> float:
+        """The part of the population about which the pairs say nothing; zero if it is small."""
+        return max(1 - self.coverage / ENOUGH_COVERED, 0.0)
 
     def describe(self) -> dict[str, Any]:
         """All of it but the relevance of single pairs."""
@@ -48,6 +61,7 @@ class Bias:
             "p_value": self.p_value,
             "effective_sample_size": self.effective_sample_size,
             "n_clipped": self.n_clipped,
+            "coverage": self.coverage,
         }
 
 
@@ -59,9 +73,11 @@ def temper(relevance: np.ndarray) -> np.ndarray:
     """
     relevance = relevance / relevance.max()
 
+    def tempered(power: float) -> np.ndarray:
+        return np.where(relevance > 0, relevance**power, 0.0)  # and not one, which 0⁰ is
+
     def effective_part(power: float) -> float:
-        weight = relevance**power
-        return float(weight.sum() ** 2 / (weight**2).sum() / len(weight))
+        return effective_size(tempered(power)) / len(relevance)
 
     low, high = 0.0, 1.0
     if effective_part(high) >= LEAST_TO_CHOOSE:
@@ -69,7 +85,23 @@ def temper(relevance: np.ndarray) -> np.ndarray:
     for _ in range(30):
         power = (low + high) / 2
         low, high = (power, high) if effective_part(power) >= LEAST_TO_CHOOSE else (low, power)
-    return relevance**low
+    return tempered(low)
+
+
+def effective_size(weight: np.ndarray) -> float:
+    """(Σ w)² / Σ w²: so many rows of equal weight say as much about a mean."""
+    weight = weight / weight.max()  # squares of tiny numbers are zero
+    return float(weight.sum() ** 2 / (weight**2).sum())
+
+
+def find_coverage(pairs_x: np.ndarray, unpaired_x: np.ndarray) -> float:
+    """The part of the unpaired x's that are as near to a pair as some pair is to its nearest fellow."""
+    some = unpaired_x[np.random.default_rng(0).permutation(len(unpaired_x))[:MOST_ROWS]]
+    spread = unpaired_x.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    tree = cKDTree(pairs_x / spread)
+    reach = tree.query(pairs_x / spread, k=2)[0][:, 1].max()
+    return float((tree.query(some / spread)[0] <= reach).mean())
 
 
 def look_for_bias(
@@ -90,7 +122,10 @@ def look_for_bias(
             raise ValueError(
                 'relevance says how biased the pairs are, and pairs_are="representative" that they are not: leave one out.'
             )
-        return Bias(True, none.p_value, relevance / relevance.mean(), relevance.sum() ** 2 / (relevance**2).sum(), 0)
+        coverage = find_coverage(pairs_x, unpaired_x) if len(unpaired_x) else 1.0
+        found = Bias(True, none.p_value, relevance / relevance.mean(), effective_size(relevance), 0, coverage)
+        _warn_of_gaps(found)
+        return found
     if pairs_are == "representative":
         return none
     if pairs_are == "biased" and len(unpaired_x) == 0:
@@ -108,18 +143,26 @@ def look_for_bias(
     if pairs_are == "auto" and p_value > LEVEL:
         return Bias(False, p_value, np.ones(n_pairs), float(n_pairs), 0)
     ratio = estimate_density_ratio(unpaired_x, pairs_x, random_state=0)
-    effective_size = ratio.overlap * ratio.effective_sample_size
-    found = Bias(True, p_value, ratio.overlap * ratio.weights, effective_size, ratio.n_clipped)
-    effective = f"{found.effective_sample_size:.0f} of {n_pairs} pairs"
-    if found.effective_sample_size < LEAST_EFFECTIVE * n_pairs:
-        warn_user(
-            f"The pairs hardly overlap with the unpaired x's: weighted towards them, they count like {effective}. Where there "
-            "are no pairs, p(y|x) is a guess, and nobody can say how good."
-        )
-    elif pairs_are == "auto":
+    effective = ratio.overlap * ratio.effective_sample_size
+    coverage = find_coverage(pairs_x, unpaired_x)
+    found = Bias(True, p_value, ratio.overlap * ratio.weights, effective, ratio.n_clipped, coverage)
+    if not _warn_of_gaps(found) and pairs_are == "auto":
         warn_user(
             f"The x's of the pairs are distributed unlike the unpaired x's (p = {p_value:.2g}). Held-out pairs are weighted "
-            f'towards the unpaired ones, and count like {effective}. pairs_are="biased" says that you know, "representative" '
-            "that it does not matter."
+            f"towards the unpaired ones, and count like {effective:.0f} of {n_pairs} pairs. "
+            'pairs_are="biased" says that you know, "representative" that it does not matter.'
         )
     return found
+
+
+def _warn_of_gaps(bias: Bias) -> bool:
+    """Warns if pairs and population hardly overlap; says whether it did."""
+    n_pairs = len(bias.relevance)
+    if bias.uncovered == 0 and bias.effective_sample_size >= LEAST_EFFECTIVE * n_pairs:
+        return False
+    warn_user(
+        f"The pairs hardly overlap with the unpaired x's: {bias.coverage:.0%} of these lie among the pairs, and weighted towards "
+        f"them {n_pairs} pairs count like {bias.effective_sample_size:.1f}. Where there are no pairs p(y|x) is a guess, and "
+        "scores are not about it; the model leans towards ignoring x."
+    )
+    return True

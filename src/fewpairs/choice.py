@@ -300,7 +300,7 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
         return _doubt(_crossfit(looks, ignored, maker), ignored, maker)
 
     trust, ours = score(mixed)
-    shares = _shares(kept[:, is_held_out], maker.weight[is_held_out])
+    shares = _shares(kept[:, is_held_out], maker.weight[is_held_out], maker.uncovered)
     shares[:-1] *= trust
     shares[:-1][shares[:-1] < LEAST_SHARE] = 0.0
     shares[-1] = 1 - shares[:-1].sum()
@@ -340,15 +340,17 @@ def _is_trained(trial: Trial) -> bool:
     return trial.outcome.ended != "out of time" or trial.outcome.steps[-1] >= LEAST_STEPS
 
 
-def _shares(log_probs: Tensor, weight: Tensor) -> Tensor:
+def _shares(log_probs: Tensor, weight: Tensor, uncovered: float = 0.0) -> Tensor:
     """The shares of models whose mixture makes the pairs most likely, found by expectation maximisation.
 
     Arguments:
         log_probs: log p(y|x) of each model, (models, pairs); the last model ignores x.
         weight: Of the pairs.
+        uncovered: The part of the population that the pairs say nothing about. There all models but the last are taken to be
+            worth nothing: the mixture is then no worse than the last on average, as far as pairs can tell, whatever is there.
     """
     prior = torch.zeros(len(log_probs), dtype=torch.float64)
-    prior[-1] = IGNORE_X_PAIRS
+    prior[-1] = IGNORE_X_PAIRS + float(weight.sum()) * uncovered / max(1 - uncovered, 1e-6)
     shares = torch.full((len(log_probs),), 1 / len(log_probs), dtype=torch.float64)
     for _ in range(200):
         owed = (log_probs + shares.clamp(min=1e-300).log().unsqueeze(1)).softmax(0)
@@ -370,7 +372,7 @@ def _crossfit(of_models: Sequence[Tensor], ignored: Tensor, maker: Maker) -> Ten
         here, others = fold == number, (fold >= 0) & (fold != number)
         chosen = [looks[_argmax(looks[:, others], maker.weight[others])] for looks in of_models]
         log_probs = torch.stack([*chosen, ignored]).nan_to_num(nan=-1e9)  # a look that diverged
-        shares = _shares(log_probs[:, others], maker.weight[others])
+        shares = _shares(log_probs[:, others], maker.weight[others], maker.uncovered)
         outcome[here] = torch.logsumexp(log_probs[:, here] + shares.clamp(min=1e-300).log().unsqueeze(1), 0)
     return outcome
 

@@ -92,11 +92,11 @@ class Samples:
         """The same samples on another device or in another precision."""
         return Samples(**{field.name: getattr(self, field.name).to(*args, **kwargs) for field in fields(self)})
 
-    def without_own_points(self) -> "Samples":
-        """Source and target with no weight on the pairs' own points, which lie in front: they are not from the population."""
+    def weigh_own_points(self, factor: Tensor) -> "Samples":
+        """Source and target with the weights of the pairs' own points, which lie in front, times a factor for each."""
         parts = {name: getattr(self, name).clone() for name in ("source_weight", "target_weight")}
         for weight in parts.values():
-            weight[: len(self.pairs_x)] = 0.0
+            weight[: len(self.pairs_x)] *= factor
         return replace(self, **parts)
 
     def standardise(self, x_scaler: "Scaler", y_scaler: "Scaler") -> "Samples":

@@ -40,6 +40,7 @@ from fewpairs.training import Settings
 __all__ = ["MixtureTranslator", "fit_together"]
 
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
+LEAST_POPULATION = 50  # unpaired rows of each kind that can stand for the population without the pairs' help
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
@@ -80,8 +81,9 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         warm_start: Whether a second `fit` goes on from the first, with the settings chosen then: for new unpaired rows, and
             for more pairs of the same kind.
         pairs_are: "auto" tests whether the pairs' x's are distributed like the unpaired ones; if not, held-out pairs count by
-            how common their x is among the unpaired ones, so that choice and scores are about the population. "biased" takes
-            that as known, "representative" leaves it out. See `bias`.
+            how common their x is among the unpaired ones, so that choice and scores are about the population, and some members
+            of the ensemble lean on common ones in training too. "biased" takes that as known, "representative" leaves it out.
+            Squares and products of columns must show the difference, and rows count alike, whatever their weights. See `bias`.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
     Arguments that are chosen from the data. A value fixes one; with all of them fixed, nothing is searched for:
@@ -127,11 +129,13 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             per pair; NaN if there was no time to train that one. Errors are NaN with fewer than five pairs.
         x_gain_, x_gain_error_: What x brought, against the best mixture of all y's that ignores it.
         bias_: What was found about where the pairs come from: "is_biased", "p_value", "effective_sample_size" (so many pairs
-            from the population would judge as well), "n_clipped".
+            from the population would judge as well), "n_clipped", "coverage" (the part of the unpaired x's that lie among the
+            pairs; the scores are about it alone).
         chosen_: The settings with the largest share in the ensemble.
         finals_: All settings in the ensemble and their shares; the linear plan and the model that ignores x have the rest.
         linear_share_: The share of the linear plan, y = A x + b + Gaussian noise.
-        candidates_: Every candidate that was tried, with its score on the held-out pairs and a standard error.
+        candidates_: Every candidate that was tried, with its score on the held-out pairs and a standard error (of biased pairs,
+            with the tempered weights of the choice).
         history_: Of the chosen settings, a list for each of "step", "objective", "held_out_nll" (in the user's units, mean
             over the folds) and "seconds".
         n_steps_: The step whose plans were kept.
@@ -357,7 +361,8 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         judges = ""
         if self.bias_["is_biased"]:
             judges = (
-                f" (weighted towards the unpaired x's, like {self.bias_['effective_sample_size']:.0f} pairs from there)"
+                f" (weighted towards the unpaired x's, like {self.bias_['effective_sample_size']:.0f} pairs from there; "
+                f"{self.bias_['coverage']:.0%} of them lie among the pairs)"
             )
         of_unpaired = ""
         if self.n_unpaired_[1] == 0 < self.n_unpaired_[0] and self.objective != self._objective():
@@ -409,8 +414,12 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are, known)
         self.bias_ = bias.describe()
         samples = replace(samples, relevance=torch.from_numpy(bias.relevance))
-        if bias.is_biased and min(self.n_unpaired_) > 0:
-            samples = samples.without_own_points()
+        if bias.is_biased:
+            # The pairs' own points are not from the population. Where it has enough points they leave source and target, and
+            # else they stay with the weight that brings them there.
+            has_plenty = min(self.n_unpaired_) >= max(LEAST_POPULATION, self.n_pairs_ / 2)
+            own = torch.zeros_like(samples.relevance) if has_plenty else samples.relevance / samples.relevance.mean()
+            samples = samples.weigh_own_points(own)
         if not is_continued:
             self.x_scaler_, self.y_scaler_ = self._scalers(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=DTYPES[self.dtype], device=device)
@@ -422,7 +431,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             folds = Folds.cut(samples, self.n_folds_, random, [known_folds.get(key) for key in keys])
         self.fold_keys_, self.folds_ = torch.tensor(keys), folds.pairs
         self.neighbourhood_ = Neighbourhood.learn(samples.source, random)
-        return self._maker(samples, folds, random, clock, on_step)
+        return self._maker(samples, folds, random, clock, on_step, bias.uncovered)
 
     def _maker(
         self,
@@ -431,6 +440,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         random: np.random.RandomState,
         clock: Clock,
         on_step: Any,
+        uncovered: float,
     ) -> MixtureMaker:
         usual = round(400 * float(np.clip((self.n_pairs_ / 512) ** 0.4, 1, 5)))
         longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
@@ -460,6 +470,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             generator=torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31))),
             clock=clock,
             on_step=on_step,
+            uncovered=uncovered,
             has_linear=() in self._wishes()["hidden"] and self.objective != "inverse_eot",
         )
 
@@ -483,8 +494,11 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     def _members(self) -> tuple[list[Candidate], list[list[MixturePlan]]]:
         """The candidates in the fitted ensemble, and the members of each; none for those that got no share."""
         candidates, members, first = [], [], len(self.plan_.members) - sum(final["n_members"] for final in self.finals_)
+        emphasis = self._wishes()["emphasis"]
         for final in self.finals_:
             settings = {name: final[name] for name in Candidate.__dataclass_fields__}
+            if len(emphasis) == 1:  # the new pairs may be biased where the old ones were not
+                settings["emphasis"] = emphasis[0]
             candidates.append(Candidate(**{**settings, "hidden": tuple(settings["hidden"])}))
             members.append(self.plan_.members[first : first + final["n_members"]])
             first += final["n_members"]

@@ -75,6 +75,8 @@ class Translator(RegressorMixin, BaseEstimator):
         self.target_names_ = checks.column_names(Y)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
         relevance = checks.as_weight(relevance, x, "relevance")[weight > 0]
+        if not relevance.any():
+            raise ValueError("relevance is zero at every pair whose sample_weight is not: no pair would count.")
         x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]  # a pair of weight zero is no pair
         checks.refuse_few_pairs(len(x), LEAST_PAIRS)
         more_x, more_x_weight = self._check_unpaired(X_unpaired, X_unpaired_weight, x, "X", self._check_x)

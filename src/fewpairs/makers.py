@@ -117,6 +117,7 @@ class Maker(ABC):
     Attributes:
         ladders: The knobs whose rungs the search climbs.
         adversarial_rows: The x's of a step at which the direction that changes p(y|x) most is looked for.
+        uncovered: The part of the population about which held-out pairs say nothing.
     """
 
     samples: Samples
@@ -126,6 +127,7 @@ class Maker(ABC):
     generator: torch.Generator
     clock: Clock
     on_step: Callable[[str, float], None]
+    uncovered: float = 0.0
 
     ladders: ClassVar[tuple[str, ...]]
     adversarial_rows: ClassVar[int] = 64  # that is most of the cost of a step

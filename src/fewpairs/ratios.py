@@ -48,6 +48,8 @@ class DensityRatio:
         overlap: The part of the numerator's distribution that lies where the denominator has rows, at most one: the mean ratio
             at these rows before it was scaled.
         ratio: The ratio at new rows, neither clipped nor scaled: an array (rows, columns) → (rows,).
+        n_columns: The columns of a row.
+        names: Their names, if the numerator had any.
     """
 
     weights: np.ndarray
@@ -55,9 +57,11 @@ class DensityRatio:
     n_clipped: int
     overlap: float
     ratio: Callable[[np.ndarray], np.ndarray]
+    n_columns: int
+    names: list[str] | None = None
 
     def __call__(self, rows: Any) -> np.ndarray:
-        return self.ratio(checks.as_rows(rows, "rows"))
+        return self.ratio(checks.as_rows(rows, "rows", n_columns=self.n_columns, names=self.names))
 
 
 def estimate_density_ratio(
@@ -70,7 +74,9 @@ def estimate_density_ratio(
 ) -> DensityRatio:
     """Estimates numerator(x) / denominator(x) from a sample of each, at the denominator's rows and as a function.
 
-    Averages over the denominator's rows with these weights are averages over the numerator's distribution.
+    Averages over the denominator's rows with these weights are averages over the numerator's distribution, as far as that lies
+    where the denominator has rows: look at `overlap`. A difference that squares and products of columns do not show, such as
+    a gap in the middle, needs a classifier of its own as `method`.
 
     Arguments:
         numerator: Rows of the distribution above the line, (n₁, columns).
@@ -99,12 +105,18 @@ def estimate_density_ratio(
         values = ratio(below)
     elif isinstance(method, str) and method != "classifier":
         raise ValueError(f'method must be "classifier", "least_squares" or a classifier, but {method!r} came.')
+    elif not isinstance(method, str) and not hasattr(method, "predict_proba"):
+        raise ValueError(
+            f"method must be a classifier with predict_proba, but {method!r} came. CalibratedClassifierCV gives it "
+            "to those that have none."
+        )
     else:
         classifier = _quadratic(above.shape[1]) if isinstance(method, str) else method
         values, ratio = _classify(above, below, classifier, random)
     weights, n_clipped = _clip(values, largest)
     effective = float(weights.sum() ** 2 / (weights**2).sum())
-    return DensityRatio(weights, effective, n_clipped, min(float(values.mean()), 1.0), ratio)
+    overlap, names = min(float(values.mean()), 1.0), checks.column_names(checks.unwrap(numerator))
+    return DensityRatio(weights, effective, n_clipped, overlap, ratio, above.shape[1], names)
 
 
 def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.RandomState | None = None) -> float:
@@ -135,7 +147,8 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
 
 
 def _two_samples(rows: Any, name: str, others: Any, name_of_others: str) -> tuple[np.ndarray, np.ndarray]:
-    x, y = checks.as_rows(rows, name), checks.as_rows(others, name_of_others)
+    names = checks.column_names(checks.unwrap(rows))
+    x, y = checks.as_rows(rows, name), checks.as_rows(others, name_of_others, names=names)
     if x.shape[1] != y.shape[1]:
         raise ValueError(
             f"Both samples must have the same columns, but {name} has {x.shape[1]} and {name_of_others} has {y.shape[1]}. Pass "
@@ -214,7 +227,7 @@ def _fit_least_squares(
     above, below = scaler.transform(_some(above, random)), scaler.transform(_some(below, random))
     centres = above[random.permutation(len(above))[:N_CENTRES]]
     median = np.median(cdist(centres, below[:1000]))
-    held = [random.rand(len(rows)) < 1 / N_FOLDS for rows in (above, below)]
+    held = [random.permutation(len(rows)) % N_FOLDS == 0 for rows in (above, below)]
 
     def kernel(rows: np.ndarray, width: float) -> np.ndarray:
         return np.exp(-cdist(rows, centres, "sqeuclidean") / (2 * width**2))

@@ -1,4 +1,4 @@
-"""The page of the study of biased pairs: every number is read from a cell, every sentence about who is best made from them."""
+"""The page of the study of biased pairs: every number is read from a cell, and every sentence with numbers made from them."""
 
 import math
 from collections.abc import Sequence
@@ -154,7 +154,9 @@ def _signed(gain: tuple[float, float]) -> str:
 
 ADVICE = (
     'In short: leave pairs_are at "auto". It weighs held-out pairs by how common their x is in the population, so that what is '
-    "told is true of the population; training by the likelihood of the pairs needs no weights, the paper's loss does."
+    "told is true of the population, and lets a part of the ensemble learn from pairs that are weighted alike. The likelihood of "
+    "the pairs is right with such weights and without, and which is better with few pairs, the data say; the paper's loss is "
+    "wrong without."
 )
 HOW_SHOWN = (
     "Held-out NLL in the whole population against the strength of the bias, with estimated ratios; {n_draws} draws, bands from "
@@ -164,8 +166,9 @@ HOW_MEASURED = (
     "Mean ± standard deviation over draws of the mean −log p(y|x) of fresh pairs from the whole population, in nats; bold: best, "
     "or not behind the best by two standard errors over the same draws. A pair is kept with a chance proportional to "
     "exp(−strength · z), z a standardised column of x: the first of the roll, January's air temperature at sea. Weighted "
-    "validation: held-out pairs count by population over pairs, in early stopping, choice and mixing. Weighted pairs: so they do "
-    "in training. “Biased, as told”: held-out pairs do, and the choice is free whether they do in training. The two-sided form "
+    "validation: held-out pairs count by population over pairs, tempered in early stopping, choice and mixing so that they are "
+    "worth four fifths of their number. Weighted pairs: untempered in training too. “Biased, as told”: held-out pairs do, and the "
+    "choice is free whether they do in training. The two-sided form "
     "weighs unpaired x's and y's by pairs over population; the printed formula by the inverse. True ratios of y: of "
     "other fresh pairs nearby, which do not judge. Without bias true ratios are one, and left out."
 )
