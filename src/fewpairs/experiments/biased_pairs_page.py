@@ -167,8 +167,8 @@ HOW_MEASURED = (
     "or not behind the best by two standard errors over the same draws. A pair is kept with a chance proportional to "
     "exp(−strength · z), z a standardised column of x: the first of the roll, January's air temperature at sea. Weighted "
     "validation: held-out pairs count by population over pairs, tempered in early stopping, choice and mixing so that they are "
-    "worth four fifths of their number. Weighted pairs: untempered in training too. “Biased, as told”: held-out pairs do, and the "
-    "choice is free whether they do in training. The two-sided form "
+    "worth four fifths of their number. Weighted pairs: untempered in training too. “Biased, as told”: held-out pairs do, and "
+    "the choice is free whether they do in training. The two-sided form "
     "weighs unpaired x's and y's by pairs over population; the printed formula by the inverse. True ratios of y: of "
     "other fresh pairs nearby, which do not judge. Without bias true ratios are one, and left out."
 )
