@@ -29,7 +29,7 @@ POINTS = np.array([[-2.0, 0.0], [2.0, 2.0], [0.0, 0.0]])  # where the paper's fi
 N_SHOWN = 64  # draws of y at each of them
 
 N_BY_QUADRATURE = 100  # fresh pairs whose density is had by quadrature
-N_BY_ENERGY, N_AT_EACH = 1000, 50  # fresh pairs for the energy score, and draws at each
+N_BY_ENERGY, N_AT_EACH, N_AT_EACH_BRIEFLY = 1000, 50, 16  # fresh pairs for the energy score, and draws at each
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,15 @@ class Fit(Cell):
             few = slice(0, min(N_BY_QUADRATURE, len(truth["x"]) // 10))
             estimate = model.estimate_log_likelihood(truth["x"][few], truth["y"][few])
             outcome["nll"] = metrics.negative_log_likelihood(estimate.log_likelihood)
-        if self.has_metrics:
+        outcome["ended"] = getattr(model, "ended_", "finished")
+        if self.has_metrics or not hasattr(model, "score_samples"):  # the score of those that have no density at hand
             few = slice(0, N_BY_ENERGY)
-            drawn = model.sample(truth["x"][few], N_AT_EACH, random_state=3)
+            n_draws = N_AT_EACH if self.has_metrics else N_AT_EACH_BRIEFLY
+            drawn = model.sample(truth["x"][few], n_draws, random_state=3)
             outcome["energy_score"] = float(
                 energy_scores(torch.as_tensor(drawn), torch.as_tensor(truth["y"][few])).mean()
             )
-            outcome["ended"] = getattr(model, "ended_", "finished")
+        if self.has_metrics:
             bandwidth = float(truth["bandwidth"])
             cloud, draws, true_cloud, true_draws = (
                 torch.as_tensor(points, device=device)

@@ -265,7 +265,7 @@ def _ablation_table(
 
 
 def _networks_table(rows: Rows, tables: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    columns = ("energy_score", "conditional_transport", "nll", "seconds")
+    columns = ("energy_score", "nll", "seconds")
     lines = []
     for name, found in rows.items():
         stable = f"{sum(map(_is_stable, found))} of {len(found)}"
@@ -377,11 +377,11 @@ HOW_MEASURED = (
 )
 HOW_STABLE = (
     "Cost and potential are perceptrons, trained by the paper's loss with Langevin chains; the first row has the paper's "
-    "settings, in half as many steps with batches of 128, the others one thing more, or several. Then a correction of the fitted "
-    "mixture, and the mixture itself. Stable: "
+    "settings, in a tenth of its steps with batches of 128, the others one thing more, or several. Then a correction of the "
+    "fitted mixture, and the mixture itself. Stable: "
     "no numbers that are not finite, held-out score not twice its best at the end, energies of chains and data not 20 nats "
-    "apart. NLL of free networks: by quadrature, of 100 of the fresh pairs. The energy score is of 1,000 fresh pairs, with 50 "
-    "draws each."
+    "apart. NLL of free networks: by quadrature, of 100 of the fresh pairs. The energy score is of 1,000 fresh pairs, with 16 "
+    "draws each for free networks and 50 for the others."
 )
 WHY_RUNAWAY = (
     "One network (two hidden layers of 16) without smoothing, the same start, step size and batches for all three. The "
