@@ -87,9 +87,11 @@ WHAT = (
     "Handwritten 2's in random hues are translated to 3's. A pair is a 2 and a 3 whose hue is 120° further; all other images "
     "are unpaired. The networks are the paper's: cost ‖U-Net(x) − y‖²/D, a convolutional potential, ε = 0.01, Langevin chains. "
     "By our objective (“transport”) the pairs teach the cost, and unpaired images the potential; by the paper's loss chains "
-    "teach both. “Mixture of principal components” is our default translator between the first components of all images."
+    "teach both, and all other settings are the same: those of the recipe “images”, found by fits to training images of one more "
+    "seed, cold chains, noise on x and a penalty of energies among them. It was run with one seed. “Mixture of principal "
+    "components” is our default translator between the first components of all images."
 )
-SHOWN = "Columns: 2's of different hues; truth: some 3 in the right colour, not the only right answer."
+SHOWN = "Columns: 2's of different hues; true colour: some 3 in the right colour, not the only right answer."
 HOW_MEASURED = (
     "Mean ± standard deviation over seeds, {n_test} 2's of the test images, one draw each. Hue: that of the mean colour of a "
     "picture, against the source's plus 120°; guessing gives 90°. Taken for a 3: by a small convolutional network on the "
