@@ -109,7 +109,9 @@ class NeuralTranslator(Saved, Translator):
         device: "auto" takes a CUDA device if there is one, or name one.
 
     Arguments of the chains, where there is no base:
-        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin` with settings; None is Langevin().
+        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin` with settings; None is Langevin(). They see y in the units of
+            training: a `clamp` is in standardised units for tables (zero is the mean of y, one its standard deviation), and
+            in your own where nothing is standardised, as for images. Densities are then those within the range.
         sampling_steps: The steps of a chain that draws a y for you.
         start_std: The spread of the places where chains begin.
         replay: The chance that a chain in training goes on from where that of its x was.
@@ -124,8 +126,8 @@ class NeuralTranslator(Saved, Translator):
         history_: A list for each of "step", "seconds", "held_out" (lower is better: energy score, or minus the gain of a
             correction), "loss", and, of chains, "energy_gap" (mean energy of negatives less that of data), "acceptance",
             "step_size".
-        box_: Two corners around all y's, half as wide again on each side, and around four times the confinement: where densities
-            of one or two outputs are integrated.
+        box_: Two corners around all y's, half as wide again on each side, and around four times the confinement: where the
+            integral of a density of one or two outputs begins; it is widened as far as it must be.
         buffer_share_: The effective share of the replay buffer at the end; NaN without one.
         n_steps_: The step whose networks were kept.
         ended_: "finished", "out of time", "interrupted" or "diverged".
@@ -284,6 +286,8 @@ class NeuralTranslator(Saved, Translator):
         keys = row_keys(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
         self.box_ = self._box(samples.target)
+        if base is None:
+            self._warn_of_range(samples.target)
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             energy = self._make_energy(is_bounded=base is not None).to(device)
             refuse_unfit_energy(energy, samples.pairs_x[:2], samples.pairs_y[:2])
@@ -312,6 +316,24 @@ class NeuralTranslator(Saved, Translator):
         if self.confinement is not None:
             low, high = low.clamp(max=-4 * self.confinement), high.clamp(min=4 * self.confinement)
         return [low.tolist(), high.tolist()]
+
+    def _warn_of_range(self, target: Tensor) -> None:
+        """A warning if chains cannot reach y's that are there."""
+        if self.sampler is None or self.sampler.clamp is None:
+            return
+        low, high = self.sampler.clamp
+        least, most, slack = float(target.min()), float(target.max()), 1e-5 * (high - low)  # float32 rounds
+        if least < low - slack or most > high + slack:
+            units = (
+                "your own units"
+                if float(self.y_scaler_.scale.min()) == float(self.y_scaler_.scale.max()) == 1
+                else ("standardised units, in which zero is the mean of y and one its standard deviation")
+            )
+            checks.warn_user(
+                f"The sampler keeps every y between {low:g} and {high:g} (its clamp), but y's of training lie between {least:.3g} "
+                f"and {most:.3g}: those outside have no density, and no chain gets there. This is in {units}. Widen the clamp, or "
+                "bring y into its range."
+            )
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
@@ -359,6 +381,8 @@ class NeuralTranslator(Saved, Translator):
         """log p(y|x) with the normaliser as well as it can be had: by draws of the base; without one by quadrature for one or two
         outputs, and by annealed importance sampling for more.
 
+        A y outside the range that the sampler's `clamp` sets has no density: minus infinity, without an error.
+
         Arguments:
             X: The x's.
             y: A y for each of them.
@@ -386,17 +410,21 @@ class NeuralTranslator(Saved, Translator):
 
             return weigh, "importance sampling", generator.device
         generator = self._generator(seed)
-        energy = copy.deepcopy(self.plan_).to(generator.device)
+        energy, clamp = copy.deepcopy(self.plan_).to(generator.device), (self.sampler or Langevin()).clamp
 
         def normalise(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             if self.n_outputs_ in GRID:
-                log_z, error = integrate(energy, x, *torch.tensor(self.box_, dtype=x.dtype, device=x.device))
+                box = torch.tensor(self.box_, dtype=x.dtype, device=x.device)
+                log_z, error = integrate(energy, x, *box, clamp=clamp)
             else:
-                log_z, error = anneal(
-                    energy, x, self.n_outputs_, std=self.start_std, n_chains=n_draws, generator=generator
-                )
+                options: dict[str, Any] = {"std": self.start_std, "n_chains": n_draws, "generator": generator}
+                log_z, error = anneal(energy, x, self.n_outputs_, **options, clamp=clamp)
             with torch.no_grad():
-                return -energy(x, y) - log_z, error
+                log_prob = -energy(x, y) - log_z
+            if clamp is not None:
+                is_inside = ((y >= clamp[0]) & (y <= clamp[1])).all(1)
+                log_prob, error = log_prob.where(is_inside, -math.inf), error.where(is_inside, 0.0)
+            return log_prob, error
 
         method = "quadrature" if self.n_outputs_ in GRID else "annealed importance sampling"
         return normalise, method, generator.device
