@@ -1,6 +1,10 @@
 """`NeuralTranslator`: corrections that help and ones that do not, the paper's algorithm, images, files, errors."""
 
+import itertools
 import math
+import re
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -11,9 +15,12 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from fewpairs import MixtureTranslator, NeuralTranslator, load
+from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian, TwoBranches
 from fewpairs.energies import Energy, MapCost
+from fewpairs.folds import row_keys
 from fewpairs.likelihoods import anneal, integrate
+from fewpairs.loops import Loop
 from fewpairs.samplers import AdjustedLangevin, Langevin
 
 DATA = TwoBranches().draw(n_pairs=60, n_source=100, n_target=100, seed=0)
@@ -98,7 +105,7 @@ def test_the_papers_algorithm_learns() -> None:
     held_out = model.history_["held_out"]
     assert min(held_out) < 0.75 * held_out[0]
     assert 0.5 < model.history_["acceptance"][-1] < 1  # steps are adapted to 0.574, and end at the longest
-    assert 0 < model.buffer_share_ <= 1
+    assert 0 < model.buffer_age_ < model.history_["step"][-1]
     assert "energy score" in model.summary()
 
 
@@ -148,7 +155,7 @@ def test_a_range_that_data_leave_is_warned_of() -> None:
         "sampling_steps": 1,
         "verbose": False,
     }
-    with pytest.warns(UserWarning, match=r"between -1 and 1 .* your own units"):
+    with pytest.warns(UserWarning, match=r"between -1 and 1, .* your own units"):
         NeuralTranslator.from_recipe("images", **recipe).fit(grey, grey)
 
 
@@ -333,6 +340,207 @@ def test_the_users_networks_are_left_alone() -> None:
 def test_settings_that_contradict_each_other_are_refused(settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         fit(**{**CORRECTED, **settings})
+
+
+@pytest.mark.parametrize(
+    ("gap", "temperature", "message"),
+    [
+        (30.0, 1.0, "30 above .* do not reach where the data are"),
+        (-30.0, 1.0, "30 below .* do not know yet"),
+        (30.0, 100.0, None),
+        (19.0, 0.1, None),
+    ],
+)
+def test_a_gap_is_told_by_its_sign_and_in_the_chains_temperature(gap, temperature, message) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        NeuralTranslator()._warn_of_drift(gap, temperature)
+    assert bool(caught) == (message is not None)
+    assert message is None or re.search(message, str(caught[0].message))
+
+
+def test_chains_that_no_longer_move_end_training() -> None:
+    """The energy is so steep that η, a tenth smaller every step, comes to its floor within 250 steps of the chains."""
+    with pytest.warns(ConvergenceWarning, match="ran away"):
+        model = fit(**{**FREE, "cost": _Steep(), "sampler": Langevin(n_steps=100), "max_steps": 20, "held_out": 0.0})
+    assert model.ended_ == "diverged"
+
+
+class _Steep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1e15))
+
+    def forward(self, x, y):
+        return self.weight * y.square().sum(-1)
+
+
+def test_kept_networks_keep_their_step_size(monkeypatch) -> None:
+    """Every look is worse than the first: its networks are kept, and the step size that chains had there, not at the end."""
+    scores = iter(range(100))
+    monkeypatch.setattr("fewpairs.neural_training.Contrast.judge", lambda self: float(next(scores)))
+    model = fit(**{**FREE, "sampling_steps": 1})
+    sizes = model.history_["step_size"]
+    assert len(set(sizes)) == 5 and model.n_steps_ == 1
+    assert model.step_size_ == sizes[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"held_out": 0.0},
+        {"time_budget": 1e-9},
+        {"replay": 0.0, "held_out": 0.0},
+        {"sampler": AdjustedLangevin(n_steps=5)},
+        {"base": QUICK_BASE, "time_budget": 1e-3},
+    ],
+)
+def test_summaries_tell_what_is_known_and_nothing_else(settings) -> None:
+    model = fit(**{**FREE, **settings})
+    summary = model.summary()
+    assert "nan" not in summary
+    if model.base_ is None and "time_budget" not in settings:
+        assert f"differed by {model.history_['energy_gap'][-1]:+.2f}" in summary
+        assert ("energy score" in summary) == ("held_out" not in settings)
+        assert ("accepted" in summary) == ("sampler" in settings)
+
+
+def test_a_time_budget_is_kept_without_a_base() -> None:
+    """The default networks and chains, where a look at 100 held-out pairs takes longer than all of the budget."""
+    data = TwoBranches().draw(n_pairs=500, n_source=10, n_target=10, seed=0)
+    start = time.perf_counter()
+    model = NeuralTranslator(base=None, time_budget=2.0, random_state=0, verbose=False, device="cpu").fit(
+        data.X, data.Y
+    )
+    assert time.perf_counter() - start < 6
+    assert model.ended_ == "out of time" and model.n_steps_ == model.history_["step"][-1] > 0
+
+
+class _Step:
+    """In place of training: a network whose number is the count of its steps, and what was looked at."""
+
+    def __init__(self, pause: float = 0.0):
+        self.network, self.looks, self.pause = nn.Linear(1, 1), [], pause
+        self.network.weight.data.zero_()
+
+    def step(self, batch):
+        time.sleep(self.pause)
+        self.network.weight.data.add_(1)
+        return {"loss": torch.zeros(())}
+
+    def judge(self) -> float:
+        self.looks.append(int(self.network.weight))
+        time.sleep(10 * self.pause)
+        return -float(self.network.weight)
+
+    def run(self, **settings) -> Loop:
+        loop = Loop(**settings)
+        with torch.no_grad():
+            loop.run(self.network, self.step, itertools.repeat(None), self.judge)
+        return loop
+
+
+def test_looks_cost_no_more_than_training() -> None:
+    dear, cheap = _Step(), _Step()
+    dear.run(max_steps=205, look_cost=10.0)
+    cheap.run(max_steps=205)
+    assert len(cheap.looks) > len(dear.looks) > 5
+    assert np.diff([0, *dear.looks])[:-1].min() >= 10  # the last one is always there
+    assert dear.looks[-1] == cheap.looks[-1] == 205
+
+
+def test_budgets_leave_time_for_the_last_look_or_do_without() -> None:
+    """A look is ten steps of a hundredth of a second: within a second there is time for some, and within 0.15 for none. The last
+    networks are kept all the same, and nothing is looked at twice."""
+    some, none = _Step(pause=0.01), _Step(pause=0.01)
+    start = time.perf_counter()
+    loop = some.run(max_steps=10_000, look_cost=10.0, time_budget=1.0)
+    assert time.perf_counter() - start < 2  # a busy machine oversleeps
+    assert loop.ended == "out of time" and len(set(some.looks)) == len(some.looks) > 1
+    assert int(some.network.weight) == some.looks[-1]
+    loop = none.run(max_steps=10_000, look_cost=10.0, time_budget=0.15)
+    assert none.looks == [] and int(none.network.weight) == loop.history["step"][-1] > 0
+
+
+def test_what_depends_on_x_alone_changes_nothing() -> None:
+    """c(x, y) + g(x) is the same plan: the same draws, and the same report of its chains."""
+    settings = {**FREE, "energy_penalty": 0.0, "max_steps": 12, "batch_size": 20}
+    one, two = (fit(**{**settings, "cost": _Shifted(shift)}) for shift in (0.0, 100.0))
+    assert np.allclose(one.sample(DATA.X, 2, random_state=0), two.sample(DATA.X, 2, random_state=0), atol=1e-3)
+    assert one.buffer_age_ == two.buffer_age_ > 0
+    y = np.linspace(-1, 1, 60)[:, None]
+    densities = [model.estimate_log_likelihood(DATA.X, y).log_likelihood for model in (one, two)]
+    assert np.allclose(*densities, atol=1e-2)  # float32 at energies of hundreds
+
+
+class _Shifted(nn.Module):
+    """A linear map's cost and a number that depends on x alone."""
+
+    def __init__(self, shift: float):
+        super().__init__()
+        self.slope, self.shift = nn.Parameter(torch.tensor(0.5)), shift
+
+    def forward(self, x, y):
+        return (y - self.slope * x).square().sum(-1) + self.shift * x.sin().sum(-1)
+
+
+def test_a_penalty_keeps_energies_small() -> None:
+    """The same fit with and without: a strong penalty on u² leaves less than half of it."""
+    sizes = []
+    for penalty in (0.0, 1.0):
+        settings = {"energy_penalty": penalty, "confinement": None, "learning_rate": 0.01, "held_out": 0.0}
+        model = fit(**{**FREE, **settings, "max_steps": 40})
+        sizes.append(np.square(model.energy(DATA.X, DATA.Y)).mean())
+    assert sizes[1] < 0.5 * sizes[0]
+
+
+def test_spectral_norm_reaches_the_networks_of_a_model() -> None:
+    """Steps are long enough that layers would leave one singular value of one by far; the power method lags a little behind."""
+    norms = {}
+    for spectral_norm in (False, True):
+        model = fit(**{**FREE, "spectral_norm": spectral_norm, "learning_rate": 0.1, "max_steps": 30})
+        layers = [layer for layer in model.plan_.modules() if isinstance(layer, nn.Linear)]
+        norms[spectral_norm] = max(float(torch.linalg.matrix_norm(layer.weight, 2)) for layer in layers)
+    assert norms[True] < 1.2 < norms[False]
+
+
+def test_pairs_that_all_judge_are_refused() -> None:
+    base = clone(QUICK_BASE).fit(DATA.X, DATA.Y, **UNPAIRED)
+    known = dict(zip(base.fold_keys_.tolist(), base.folds_.tolist(), strict=True))
+    samples = Samples.gather(*(torch.tensor(rows) for rows in (DATA.X, DATA.Y)))
+    here = [known[key] == 0 for key in row_keys(samples)]
+    with pytest.raises(ValueError, match="first fold of the base"):
+        NeuralTranslator(**{**CORRECTED, "base": base}).fit(DATA.X[here], DATA.Y[here])
+
+
+def test_other_classes_of_networks_are_not_loaded(tmp_path) -> None:
+    class Other(_Shifted):
+        pass
+
+    fit(**{**FREE, "cost": _Shifted(0.0)}).save(tmp_path / "own.safetensors")
+    with pytest.raises(ValueError, match="cost is a Other, but this model was fitted with a _Shifted"):
+        load(tmp_path / "own.safetensors", cost=Other(0.0))
+    fit(**FREE).save(tmp_path / "default.safetensors")
+    with pytest.raises(ValueError, match="none of your own: leave it out"):
+        load(tmp_path / "default.safetensors", cost=_Shifted(0.0))
+
+
+def test_means_ask_the_map_about_each_image_once(monkeypatch) -> None:
+    """In blocks whose size does not depend on how many draws are averaged, and means do not depend on the blocks."""
+    model = image_model(sampler=Langevin(n_steps=5, temperature=1e-6, step_size=1e-6, target=None))
+    model.fit(images(20), images(20, 1))
+    whole, sizes, forward = model.predict(images(7)), [], Colours.forward
+
+    def count(self, x):
+        sizes.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(Colours, "forward", count)
+    monkeypatch.setattr("fewpairs.neural.MOST_NUMBERS", 3 * 256 * 48)
+    assert np.allclose(model.predict(images(7)), whole, atol=0.2)  # both are means of 256 chains that begin anywhere
+    assert sizes == [3, 3, 1]
+    assert model.sample(images(2), 1000).shape == (1000, 2, 3, 4, 4)
+    assert np.allclose(model.energy(images(2000), images(2000)), model.energy(images(2000), images(2000)))
 
 
 def test_training_that_drifts_is_warned_of() -> None:

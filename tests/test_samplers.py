@@ -144,38 +144,38 @@ def test_a_replayed_y_belongs_to_its_own_x() -> None:
         for row, y in zip(rows.tolist(), buffer.start(rows, fresh), strict=True):
             assert y.tolist() == known.get(row, [-1.0, -1.0])
         y = torch.randn(10, 2, generator=generator(100 + step))
-        buffer.keep(rows, y, torch.zeros(10))
+        buffer.keep(rows, y)
         known |= dict(zip(rows.tolist(), y.tolist(), strict=True))
 
 
 def test_a_full_buffer_forgets_and_never_mixes_up() -> None:
     buffer = ReplayBuffer(1, torch.zeros(1))
-    buffer.keep(torch.tensor([3]), torch.ones(1, 1), torch.zeros(1))
-    buffer.keep(torch.tensor([7]), 2 * torch.ones(1, 1), torch.zeros(1))
+    buffer.keep(torch.tensor([3]), torch.ones(1, 1))
+    buffer.keep(torch.tensor([7]), 2 * torch.ones(1, 1))
     assert buffer.start(torch.tensor([3, 7]), torch.zeros(2, 1)).tolist() == [[0.0], [2.0]]
 
 
 def test_of_two_that_share_a_place_the_last_one_stays_whole() -> None:
     buffer = ReplayBuffer(2, torch.zeros(1))
     rows = torch.tensor([1, 3, 5, 2])
-    buffer.keep(rows, rows.unsqueeze(-1).float(), torch.zeros(4))
+    buffer.keep(rows, rows.unsqueeze(-1).float())
     assert buffer.start(rows, torch.full((4, 1), -1.0)).flatten().tolist() == [-1.0, -1.0, 5.0, 2.0]
 
 
 def test_a_share_of_chains_begins_afresh() -> None:
     buffer, rows = ReplayBuffer(10_000, torch.zeros(1)), torch.arange(10_000)
-    buffer.keep(rows, torch.ones(10_000, 1), torch.zeros(10_000))
+    buffer.keep(rows, torch.ones(10_000, 1))
     replayed = buffer.start(rows, torch.zeros(10_000, 1), share=0.7, generator=generator()).mean()
     assert float(replayed) == pytest.approx(0.7, abs=4 * math.sqrt(0.21 / 10_000))
 
 
-def test_the_effective_share_of_a_buffer() -> None:
-    """All of it while no energy has changed; half of it once half of the y's have become impossible; nothing known, no number."""
-    buffer, rows = ReplayBuffer(10, torch.zeros(1)), torch.arange(10)
-    assert math.isnan(buffer.effective_share(rows, lambda y: y.sum(-1)))
-    buffer.keep(rows, rows.unsqueeze(-1).float(), torch.zeros(10))
-    assert buffer.effective_share(rows, lambda y: torch.zeros(10)) == pytest.approx(1.0)
-    assert buffer.effective_share(rows, lambda y: 100 * (y.squeeze(-1) < 5)) == pytest.approx(0.5)
+def test_the_age_of_a_buffer() -> None:
+    """Counted by hand: two chains of three steps ago, of which one has run again since; and, with nothing known, no number."""
+    buffer = ReplayBuffer(10, torch.zeros(1))
+    assert math.isnan(buffer.age())
+    for rows in ([1, 2], [5], [2]):
+        buffer.keep(torch.tensor(rows), torch.zeros(len(rows), 1))
+    assert buffer.age() == pytest.approx((2 + 1 + 0) / 3)
 
 
 def test_annealed_importance_sampling_finds_a_known_normaliser() -> None:

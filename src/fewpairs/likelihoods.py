@@ -55,8 +55,9 @@ def integrate(
     ends = (-math.inf, math.inf) if clamp is None else clamp
     low, high = low.clamp(*ends), high.clamp(*ends)
     low, high = low.where(low < high, ends[0]), high.where(low < high, ends[1])  # a box that lies beyond the range
-    found = [_integrate_one(energy, energy.prepare(one.unsqueeze(0)), low, high, ends) for one in x]
-    log_z, error = (torch.stack(part) for part in zip(*found, strict=True))
+    each, which = x.unique(dim=0, return_inverse=True)  # a density over many y's asks about one x many times
+    found = [_integrate_one(energy, energy.prepare(one.unsqueeze(0)), low, high, ends) for one in each]
+    log_z, error = (torch.stack(part)[which] for part in zip(*found, strict=True))
     return log_z, error
 
 

@@ -247,8 +247,8 @@ def _refuse_unfit_range(clamp: Any) -> None:
         low, high = math.nan, math.nan
     if not -math.inf < low < high < math.inf:
         raise ValueError(
-            f"clamp is the least and the largest value of y, two finite numbers in this order, such as (-1.0, 1.0), but {clamp!r} "
-            "came."
+            f"clamp is the least and the largest value of y, two finite numbers in this order, such as (-1.0, 1.0), but "
+            f"{clamp!r} came."
         )
 
 
@@ -309,7 +309,7 @@ class ReplayBuffer:
 
     Example:
         >>> buffer = ReplayBuffer(10, torch.zeros(2))
-        >>> buffer.keep(torch.tensor([3]), torch.ones(1, 2), torch.zeros(1))
+        >>> buffer.keep(torch.tensor([3]), torch.ones(1, 2))
         >>> buffer.start(torch.tensor([3, 4]), torch.zeros(2, 2))
         tensor([[1., 1.],
                 [0., 0.]])
@@ -317,8 +317,9 @@ class ReplayBuffer:
 
     def __init__(self, capacity: int, like: Tensor) -> None:
         self._y = like.new_zeros((capacity, *like.shape))
-        self._energy = like.new_zeros(capacity)
         self._owner = torch.full((capacity,), -1, device=like.device)
+        self._kept_at = torch.zeros_like(self._owner)
+        self._n_kept = 0
 
     def start(
         self, rows: Tensor, fresh: Tensor, *, share: float = 1.0, generator: torch.Generator | None = None
@@ -335,21 +336,16 @@ class ReplayBuffer:
         is_known = (self._owner[place] == rows) & (chance < share)
         return torch.where(is_known.view(-1, *[1] * (fresh.ndim - 1)), self._y[place], fresh)
 
-    def keep(self, rows: Tensor, y: Tensor, energy: Tensor) -> None:
-        """Remembers where the chains of these x's are, and their energies there."""
+    def keep(self, rows: Tensor, y: Tensor) -> None:
+        """Remembers where the chains of these x's are."""
         place, numbers = rows % len(self._owner), torch.arange(len(rows), device=rows.device)
         last = torch.full_like(self._owner, -1).scatter_reduce(0, place, numbers, "amax")  # of those that share a place
         stays = last[place] == numbers
         place = place[stays]
-        self._owner[place], self._y[place], self._energy[place] = rows[stays], y[stays], energy[stays]
+        self._n_kept += 1
+        self._owner[place], self._y[place], self._kept_at[place] = rows[stays], y[stays], self._n_kept
 
-    def effective_share(self, rows: Tensor, energy: Callable[[Tensor], Tensor]) -> float:
-        """How much of what is known about these x's still counts: the effective share of y's when each is weighed by how its
-        probability has changed since its chain was there; NaN if nothing is known."""
-        place = rows % len(self._owner)
-        is_known = self._owner[place] == rows
-        if not bool(is_known.any()):
-            return math.nan
-        change = (self._energy[place] - energy(self._y[place]))[is_known]
-        weight = change.double().softmax(0)
-        return float(1 / (weight.square().sum() * len(weight)))
+    def age(self) -> float:
+        """How often `keep` was called since the chain of an x was there, on average over the x's; NaN if nothing is known."""
+        is_known = self._owner >= 0
+        return float((self._n_kept - self._kept_at[is_known]).double().mean())
