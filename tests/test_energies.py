@@ -1,7 +1,9 @@
 """Energies and corrections against quadrature and loops; the gradient of the paper's surrogate against that of its loss."""
 
 import copy
+import dataclasses
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,8 +11,24 @@ from conftest import make_plan
 from reference import grid
 
 from fewpairs.data import Samples
-from fewpairs.energies import CorrectedPlan, Energy, MapCost, NeuralCost, NeuralPotential, normalise_spectrally
-from fewpairs.neural_training import LOOK_AHEAD, Contrast, Correction, Optimizer
+from fewpairs.energies import (
+    CorrectedPlan,
+    Energy,
+    MapCost,
+    NeuralCost,
+    NeuralPotential,
+    normalise_spectrally,
+    refuse_unfit_energy,
+)
+from fewpairs.neural_training import (
+    LOOK_AHEAD,
+    N_AVERAGED,
+    Contrast,
+    Correction,
+    Optimizer,
+    draw_afresh,
+    draw_negatives,
+)
 from fewpairs.plans import EnsemblePlan
 from fewpairs.samplers import Chains, Langevin
 
@@ -108,6 +126,7 @@ def test_images_reach_their_networks_in_shape() -> None:
 
 
 def test_spectral_norm_holds_the_slope_of_every_layer() -> None:
+    torch.manual_seed(0)  # of some draws the two largest singular values are so close that 50 steps do not part them
     network = normalise_spectrally(NeuralCost(dim_x=2, dim_y=2, hidden=(16,)))
     network.train()
     for _ in range(50):  # each pass is a step of the power method that it is made of
@@ -250,6 +269,128 @@ def test_the_surrogate_has_the_gradient_of_the_loss(objective: str) -> None:
     )
     assert float(torch.cosine_similarity(found, exact, dim=0)) > 0.99
     assert float(found.norm() / exact.norm()) == pytest.approx(1.0, abs=0.1)
+
+
+class Told(Langevin):
+    """In place of chains: it notes at which x's and from where they would begin, and moves each y to 10 times its x."""
+
+    seen: ClassVar[list] = []
+
+    def run(self, energy, y, generator=None, *, given=(), recorder=None):
+        self.seen.append((given[0], y))
+        return Chains(10 * given[0][:, :1], y.new_zeros(len(y)), 1.0, 0.0, self.step_size)
+
+
+def contrast(**settings) -> Contrast:
+    """A lesson on 50 source rows that are their own numbers, in hands of 20."""
+    rows = torch.arange(1.0, 51.0).unsqueeze(1).double()
+    Told.seen.clear()
+    defaults = {
+        "energy": make_energy(dim_x=1),
+        "samples": Samples(rows[:30], rows[:30], rows, rows),
+        "x_judge": rows[:0],
+        "y_judge": rows[:0],
+        "objective": "inverse_eot",
+        "sampler": Told(),
+        "sampling_steps": 1,
+        "start_std": 0.0,
+        "replay": 1.0,
+        "buffer_size": 50,
+        "smoothing": 0.0,
+        "energy_penalty": 0.0,
+        "batch_size": 20,
+        "optimizer": OPTIMIZER,
+    }
+    return Contrast(**{**defaults, **settings})
+
+
+def test_chains_go_on_where_that_of_the_same_x_was() -> None:
+    lesson, met = contrast(), set()
+    batches = lesson.batches()
+    for _ in range(10):
+        lesson.step(next(batches))
+        x, start = (rows.flatten().tolist() for rows in Told.seen[-1])
+        assert start == [10 * one if one in met else 0.0 for one in x]
+        met |= set(x)
+    assert len(met) == 50
+    # 2 hands and a half deal every x once: they were moved in one of the last five steps
+    assert 0 < lesson.buffer_age() < 4
+
+
+def test_smoothing_moves_the_xs_of_chains() -> None:
+    """By a Gaussian of the spread that is asked for; four standard errors of a spread of 200 rows."""
+    lesson = contrast(smoothing=0.1)
+    batches = lesson.batches()
+    for _ in range(10):
+        lesson.step(next(batches))
+    noise = torch.cat([x - x.round() for x, _ in Told.seen])  # rows are whole numbers, five spreads apart at least
+    assert float(noise.std()) == pytest.approx(0.1, rel=4 / math.sqrt(2 * 200))
+
+
+def test_the_gap_is_energy_of_chains_less_that_of_pairs_over_the_last_steps() -> None:
+    energy = make_energy(dim_x=1)
+    lesson = contrast(energy=energy, optimizer=keep_gradient(OPTIMIZER, {}))
+    batches, gaps = lesson.batches(), []
+    for _ in range(N_AVERAGED + 5):
+        hand = next(batches)
+        told = lesson.step(hand)["energy_gap"]
+        with torch.no_grad():
+            gaps.append(energy(hand.source, 10 * hand.source).mean() - energy(hand.pairs_x, hand.pairs_y).mean())
+    assert float(told) == pytest.approx(float(torch.stack(gaps[5:]).mean()))
+
+
+class Restless(torch.nn.Module):
+    """A cost with layers that draw and learn in passing."""
+
+    def __init__(self):
+        super().__init__()
+        layers = torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+        self.network = torch.nn.Sequential(*layers)
+
+    def forward(self, x, y):
+        return self.network(torch.cat([x, y], 1)).squeeze(-1)
+
+
+def test_chains_and_checks_run_on_networks_at_rest() -> None:
+    """Energies that are told are those in use, statistics stay as they were, and training goes on as it was."""
+    torch.manual_seed(0)
+    energy, x = Energy(Restless(), make_energy().potential, confinement=1.0).double().train(), draw(40, 2)
+    before = copy.deepcopy(energy.state_dict())
+    refuse_unfit_energy(energy, x[:2], draw(2, 1))
+    chains = draw_negatives(energy, x, Langevin(n_steps=3), draw(40, 1, seed=1))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in energy.state_dict().items())
+    assert all(module.training for module in energy.modules()) and all(p.requires_grad for p in energy.parameters())
+    assert torch.allclose(chains.energy, energy.eval()(x, chains.y))
+
+
+def test_several_chains_for_an_x_know_it() -> None:
+    """At next to no temperature they come to the least of (x − y)²."""
+
+    class Difference(torch.nn.Module):
+        def forward(self, x, y):
+            return (x[:, :1] - y).square().sum(-1)
+
+    cold, x = Langevin(n_steps=100, step_size=1e-8, temperature=1e-8, target=None), draw(5, 2)
+    drawn = draw_afresh(Energy(Difference(), NoPotential()), x, 3, 1, cold, 1.0)
+    assert torch.allclose(drawn, x[:, :1].expand(3, 5, 1), atol=1e-3)
+
+
+class NoPotential(torch.nn.Module):
+    def forward(self, y):
+        return 0 * y.sum(-1)
+
+
+def test_a_step_size_that_rises_and_falls_does_so_within_its_time() -> None:
+    """A thousand steps and no time at all: after one step the step size is at its end."""
+    sizes = []
+    for seconds in (None, 1e-9):
+        energy = make_energy(seed=1)
+        descend = dataclasses.replace(OPTIMIZER, one_cycle=1000, seconds=seconds).start(energy)
+        for _ in range(2):
+            before = torch.cat([p.detach().flatten().clone() for p in energy.parameters()])
+            descend(energy(draw(5, 2), draw(5, 1)).mean())
+        sizes.append(float((torch.cat([p.detach().flatten() for p in energy.parameters()]) - before).abs().max()))
+    assert sizes[1] < 1e-3 * sizes[0]
 
 
 def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:

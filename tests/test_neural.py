@@ -1,6 +1,10 @@
 """`NeuralTranslator`: corrections that help and ones that do not, the paper's algorithm, images, files, errors."""
 
+import itertools
 import math
+import re
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -11,9 +15,12 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from fewpairs import MixtureTranslator, NeuralTranslator, load
+from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian, TwoBranches
-from fewpairs.energies import MapCost
+from fewpairs.energies import Energy, MapCost
+from fewpairs.folds import row_keys
 from fewpairs.likelihoods import anneal, integrate
+from fewpairs.loops import Loop
 from fewpairs.samplers import AdjustedLangevin, Langevin
 
 DATA = TwoBranches().draw(n_pairs=60, n_source=100, n_target=100, seed=0)
@@ -98,7 +105,7 @@ def test_the_papers_algorithm_learns() -> None:
     held_out = model.history_["held_out"]
     assert min(held_out) < 0.75 * held_out[0]
     assert 0.5 < model.history_["acceptance"][-1] < 1  # steps are adapted to 0.574, and end at the longest
-    assert 0 < model.buffer_share_ <= 1
+    assert 0 < model.buffer_age_ < model.history_["step"][-1]
     assert "energy score" in model.summary()
 
 
@@ -117,6 +124,39 @@ def test_quadrature_and_annealing_agree() -> None:
     by_grid, _ = integrate(model.plan_, rows, *box)
     assert float(error.max()) < 0.2
     assert bool(((log_z - by_grid).abs() < 4 * error).all())
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_a_range_of_the_chains_is_one_of_the_densities(n_outputs: int) -> None:
+    """u is linear, so that each output has an exponential density between the ends of the range, and none outside."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(30, 1)), random.uniform(-1, 1, size=(30, n_outputs))
+    frozen = {"learning_rate": 1e-12, "max_steps": 1, "held_out": 0.0, "confinement": None, "standardise": False}
+    networks = {"cost": _Linear(*[1.5] * n_outputs), "potential": _Flat()}
+    sampler = Langevin(n_steps=5, clamp=(-1.0, 1.0))
+    model = NeuralTranslator(**{**FREE, **frozen, **networks, "sampler": sampler}).fit(x, y)
+    estimate = model.estimate_log_likelihood(x[:5], y[:5], n_draws=500)
+    truth = (1.5 * y[:5] - math.log(2 * math.sinh(1.5) / 1.5)).sum(1)
+    assert estimate.error.max() < 0.1
+    assert (np.abs(estimate.log_likelihood - truth) < 4 * estimate.error + 1e-4).all()
+    outside = model.estimate_log_likelihood(x[:5], y[:5] + 2, n_draws=20)
+    assert (outside.log_likelihood == -math.inf).all() and (outside.error == 0).all()
+
+
+def test_a_range_that_data_leave_is_warned_of() -> None:
+    sampler = Langevin(n_steps=5, clamp=(0.0, 100.0))  # as if it were in the units of y
+    with pytest.warns(UserWarning, match=r"lie between -.* standardised units"):
+        NeuralTranslator(**{**FREE, "sampler": sampler}).fit(DATA.X, 50 + 10 * DATA.Y)
+    grey = 127.5 * (images(20) + 1)
+    recipe = {
+        "cost": MapCost(Colours()),
+        "potential": Brightness(),
+        "max_steps": 1,
+        "sampling_steps": 1,
+        "verbose": False,
+    }
+    with pytest.warns(UserWarning, match=r"between -1 and 1, .* your own units"):
+        NeuralTranslator.from_recipe("images", **recipe).fit(grey, grey)
 
 
 def test_more_outputs_are_annealed() -> None:
@@ -147,13 +187,17 @@ def test_a_base_without_folds_is_corrected_too(held_out: float) -> None:
 
 
 def test_densities_do_not_depend_on_the_scale_inside() -> None:
-    """Without standardising, the box of the quadrature is where the data are, and not around zero."""
+    """Without standardising, the box of the quadrature is where the data are, and not around zero; a range ends it."""
     data = {"X_unpaired": DATA.X_unpaired, "Y_unpaired": DATA.Y_unpaired + 50}
-    model = NeuralTranslator(**FREE, standardise=False, confinement=None).fit(DATA.X, DATA.Y + 50, **data)
+    sampler = Langevin(n_steps=5, clamp=(45.0, 60.0))
+    model = NeuralTranslator(**{**FREE, "sampler": sampler}, standardise=False, confinement=None)
+    model.fit(DATA.X, DATA.Y + 50, **data)
     low, high = (corner[0] for corner in model.box_)
     assert low < 50 < high < 100
-    estimate = model.estimate_log_likelihood(DATA.X[:1].repeat(200, 0), np.linspace(low, high, 200)[:, None])
-    assert np.exp(estimate.log_likelihood).mean() * (high - low) == pytest.approx(1.0, rel=0.01)
+    y = np.linspace(45, 60, 200)[:, None]
+    estimate = model.estimate_log_likelihood(DATA.X[:1].repeat(200, 0), y)
+    assert np.exp(estimate.log_likelihood).mean() * 15 == pytest.approx(1.0, rel=0.01)
+    assert np.isinf(model.estimate_log_likelihood(DATA.X[:2], [[44.9], [60.1]]).log_likelihood).all()
 
 
 def test_densities_are_in_the_users_units() -> None:
@@ -298,6 +342,213 @@ def test_settings_that_contradict_each_other_are_refused(settings, message) -> N
         fit(**{**CORRECTED, **settings})
 
 
+@pytest.mark.parametrize(
+    ("gap", "temperature", "message"),
+    [
+        (30.0, 1.0, "30 above .* do not reach where the data are"),
+        (-30.0, 1.0, "30 below .* do not know yet"),
+        (30.0, 100.0, None),
+        (19.0, 0.1, None),
+    ],
+)
+def test_a_gap_is_told_by_its_sign_and_in_the_chains_temperature(gap, temperature, message) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        NeuralTranslator()._warn_of_drift(gap, temperature)
+    assert bool(caught) == (message is not None)
+    assert message is None or re.search(message, str(caught[0].message))
+
+
+def test_chains_that_no_longer_move_end_training() -> None:
+    """A Gaussian of variance 5e-12, all finite: η, adapted to a drift of 0.2, comes to 0.16 times that, below its floor."""
+    chains = {"sampler": Langevin(n_steps=50, step_size=1e-11), "sampling_steps": 1, "energy_penalty": 0.0}
+    with pytest.warns(ConvergenceWarning, match="ran away"):
+        model = fit(**{**FREE, **chains, "cost": _Steep(), "held_out": 0.0})
+    assert model.ended_ == "diverged"
+    assert all(np.isfinite(model.history_[name]).all() for name in ("surrogate", "energy_gap", "step_size"))
+
+
+class _Steep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1e11))
+
+    def forward(self, x, y):
+        return self.weight * y.square().sum(-1)
+
+
+def test_kept_networks_keep_their_step_size(monkeypatch) -> None:
+    """Every look is worse than the first: its networks are kept, and the step size that chains had there, not at the end."""
+    scores = iter(range(100))
+    monkeypatch.setattr("fewpairs.neural_training.Contrast.judge", lambda self: float(next(scores)))
+    model = fit(**{**FREE, "sampling_steps": 1})
+    sizes = model.history_["step_size"]
+    assert len(set(sizes)) == 5 and model.n_steps_ == 1
+    assert model.step_size_ == sizes[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"held_out": 0.0},
+        {"time_budget": 1e-9},
+        {"replay": 0.0, "held_out": 0.0},
+        {"sampler": AdjustedLangevin(n_steps=5)},
+        {"base": QUICK_BASE, "time_budget": 1e-3},
+    ],
+)
+def test_summaries_tell_what_is_known_and_nothing_else(settings) -> None:
+    model = fit(**{**FREE, **settings})
+    summary = model.summary()
+    assert "nan" not in summary
+    if model.base_ is None and "time_budget" not in settings:
+        assert f"differed by {model.history_['energy_gap'][-1]:+.2f}" in summary
+        assert ("energy score" in summary) == ("held_out" not in settings)
+        assert ("accepted" in summary) == ("sampler" in settings)
+
+
+def test_a_time_budget_is_kept_without_a_base() -> None:
+    """The default networks and chains, where a look at 100 held-out pairs takes longer than all of the budget."""
+    data = TwoBranches().draw(n_pairs=500, n_source=10, n_target=10, seed=0)
+    start = time.perf_counter()
+    model = NeuralTranslator(base=None, time_budget=2.0, random_state=0, verbose=False, device="cpu").fit(
+        data.X, data.Y
+    )
+    assert time.perf_counter() - start < 6
+    assert model.ended_ == "out of time" and model.n_steps_ == model.history_["step"][-1] > 0
+
+
+class _Step:
+    """In place of training: a network whose number is the count of its steps, and what was looked at."""
+
+    def __init__(self, pause: float = 0.0):
+        self.network, self.looks, self.pause = nn.Linear(1, 1), [], pause
+        self.network.weight.data.zero_()
+
+    def step(self, batch):
+        time.sleep(self.pause)
+        self.network.weight.data.add_(1)
+        return {"loss": torch.zeros(())}
+
+    def judge(self) -> float:
+        self.looks.append(int(self.network.weight))
+        time.sleep(10 * self.pause)
+        return -float(self.network.weight)
+
+    def run(self, **settings) -> Loop:
+        loop = Loop(**settings)
+        with torch.no_grad():
+            loop.run(self.network, self.step, itertools.repeat(None), self.judge)
+        return loop
+
+
+def test_looks_cost_no_more_than_training() -> None:
+    dear, cheap = _Step(), _Step()
+    dear.run(max_steps=205, look_cost=10.0)
+    cheap.run(max_steps=205)
+    assert len(cheap.looks) > len(dear.looks) > 5
+    assert np.diff([0, *dear.looks])[:-1].min() >= 10  # the last one is always there
+    assert dear.looks[-1] == cheap.looks[-1] == 205
+
+
+def test_budgets_leave_time_for_the_last_look_or_do_without() -> None:
+    """A look is ten steps of a hundredth of a second: within a second there is time for some, and within 0.15 for none. The last
+    networks are kept all the same, and nothing is looked at twice."""
+    some, none = _Step(pause=0.01), _Step(pause=0.01)
+    start = time.perf_counter()
+    loop = some.run(max_steps=10_000, look_cost=10.0, time_budget=1.0)
+    assert time.perf_counter() - start < 2  # a busy machine oversleeps
+    assert loop.ended == "out of time" and len(set(some.looks)) == len(some.looks) > 1
+    assert int(some.network.weight) == some.looks[-1]
+    loop = none.run(max_steps=10_000, look_cost=10.0, time_budget=0.15)
+    assert none.looks == [] and int(none.network.weight) == loop.history["step"][-1] > 0
+
+
+def test_what_depends_on_x_alone_changes_nothing() -> None:
+    """c(x, y) + g(x) is the same plan: the same draws, and the same report of its chains."""
+    settings = {**FREE, "energy_penalty": 0.0, "max_steps": 12, "batch_size": 20}
+    one, two = (fit(**{**settings, "cost": _Shifted(shift)}) for shift in (0.0, 100.0))
+    assert np.allclose(one.sample(DATA.X, 2, random_state=0), two.sample(DATA.X, 2, random_state=0), atol=1e-3)
+    assert one.buffer_age_ == two.buffer_age_ > 0
+    y = np.linspace(-1, 1, 60)[:, None]
+    densities = [model.estimate_log_likelihood(DATA.X, y).log_likelihood for model in (one, two)]
+    assert np.allclose(*densities, atol=1e-2)  # float32 at energies of hundreds
+
+
+class _Shifted(nn.Module):
+    """A linear map's cost and a number that depends on x alone."""
+
+    def __init__(self, shift: float):
+        super().__init__()
+        self.slope, self.shift = nn.Parameter(torch.tensor(0.5)), shift
+
+    def forward(self, x, y):
+        return (y - self.slope * x).square().sum(-1) + self.shift * x.sin().sum(-1)
+
+
+def test_a_penalty_keeps_energies_small() -> None:
+    """The same fit with and without: a strong penalty on u² leaves less than half of it."""
+    sizes = []
+    for penalty in (0.0, 1.0):
+        settings = {"energy_penalty": penalty, "confinement": None, "learning_rate": 0.01, "held_out": 0.0}
+        model = fit(**{**FREE, **settings, "max_steps": 40})
+        sizes.append(np.square(model.energy(DATA.X, DATA.Y)).mean())
+    assert sizes[1] < 0.5 * sizes[0]
+
+
+def test_spectral_norm_reaches_the_networks_of_a_model() -> None:
+    """Steps are long enough that layers would leave one singular value of one by far; the power method lags a little behind."""
+    norms = {}
+    for spectral_norm in (False, True):
+        model = fit(**{**FREE, "spectral_norm": spectral_norm, "learning_rate": 0.1, "max_steps": 30})
+        layers = [layer for layer in model.plan_.modules() if isinstance(layer, nn.Linear)]
+        norms[spectral_norm] = max(float(torch.linalg.matrix_norm(layer.weight, 2)) for layer in layers)
+    assert norms[True] < 1.2 < norms[False]
+
+
+def test_pairs_that_all_judge_are_refused() -> None:
+    base = clone(QUICK_BASE).fit(DATA.X, DATA.Y, **UNPAIRED)
+    known = dict(zip(base.fold_keys_.tolist(), base.folds_.tolist(), strict=True))
+    samples = Samples.gather(*(torch.tensor(rows) for rows in (DATA.X, DATA.Y)))
+    here = [known[key] == 0 for key in row_keys(samples)]
+    with pytest.raises(ValueError, match="first fold of the base"):
+        NeuralTranslator(**{**CORRECTED, "base": base}).fit(DATA.X[here], DATA.Y[here])
+
+
+def test_other_classes_of_networks_are_not_loaded(tmp_path) -> None:
+    class Other(_Shifted):
+        pass
+
+    fit(**{**FREE, "cost": _Shifted(0.0)}).save(tmp_path / "own.safetensors")
+    with pytest.raises(ValueError, match="cost is a Other, but this model was fitted with a _Shifted"):
+        load(tmp_path / "own.safetensors", cost=Other(0.0))
+    fit(**FREE).save(tmp_path / "default.safetensors")
+    with pytest.raises(ValueError, match="none of your own: leave it out"):
+        load(tmp_path / "default.safetensors", cost=_Shifted(0.0))
+
+
+def test_means_ask_the_map_about_each_image_once(monkeypatch) -> None:
+    """However many chains it has. In blocks of bounded size, on which neither means nor energies depend."""
+    model = image_model(sampler=Langevin(n_steps=5, temperature=1e-6, step_size=1e-6, target=None))
+    model.fit(images(20), images(20, 1))
+    whole, energies = model.predict(images(7)), model.energy(images(2000), images(2000, 1))
+    sizes, forward = [], Colours.forward
+
+    def count(self, x):
+        sizes.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(Colours, "forward", count)
+    monkeypatch.setattr("fewpairs.neural.MOST_NUMBERS", 3 * 256 * 48)
+    assert np.allclose(
+        model.predict(images(7)), whole, atol=0.01
+    )  # chains as cold as these have all but found the least u
+    assert sizes == [3, 3, 1]
+    assert model.sample(images(2), 1000).shape == (1000, 2, 3, 4, 4)
+    assert np.allclose(model.energy(images(2000), images(2000, 1)), energies, rtol=1e-4)
+    assert max(sizes) == 3 * 256
+
+
 def test_training_that_drifts_is_warned_of() -> None:
     """Steps a thousand times too long, and no means against it: energies run away, and chains do not follow."""
     bare = {**FREE, "energy_penalty": 0.0, "confinement": None}
@@ -341,13 +592,55 @@ def test_densities_are_those_of_the_draws_at_any_temperature() -> None:
     )  # chains are 0.2² too wide, and noise
 
 
-def test_the_box_of_the_quadrature_holds_the_confinement() -> None:
-    model = fit(**FREE)
-    wider = [[5 * corner for corner in side] for side in model.box_]
-    rows = model._standardised(DATA.X[:3])
-    found, _ = integrate(model.plan_, rows, *torch.tensor(model.box_))
-    of_wider, _ = integrate(model.plan_, rows, *torch.tensor(wider))
-    assert torch.allclose(found, of_wider, atol=1e-3)
+class _Linear(nn.Module):
+    """The cost −⟨slope, y⟩: with a confinement s a Gaussian of this spread around s² slope, wherever that is."""
+
+    def __init__(self, *slopes: float):
+        super().__init__()
+        self.slopes = nn.Parameter(torch.tensor(slopes))
+
+    def forward(self, x, y):
+        return -(self.slopes * y).sum(-1)
+
+
+class _Flat(nn.Module):
+    def forward(self, y):
+        return 0 * y.sum(-1)
+
+
+@pytest.mark.parametrize("slopes", [(0.0,), (1.0,), (2.0,), (-5.0,), (20.0,), (0.0, 0.0), (2.0, -3.0)])
+@pytest.mark.parametrize("clamp", [None, (-1.0, 3.0)])
+def test_quadrature_finds_gaussians_wherever_they_are(slopes, clamp) -> None:
+    """Also where the data, and so the first box, are not; what a range cuts off is not counted. Its error is honest: a few
+    rounding errors of float32 sums of thousands of terms more, at the most."""
+    energy, spread = Energy(_Linear(*slopes), _Flat(), confinement=2.0), 2.0
+    corner, x = torch.full((len(slopes),), 8.0), torch.zeros(2, 1)
+    log_z, error = integrate(energy, x, -corner, corner, clamp=clamp)
+    truth = 0.0
+    for slope in slopes:
+        truth += math.log(spread * math.sqrt(2 * math.pi)) + (spread * slope) ** 2 / 2
+        if clamp is not None:
+            ends = torch.tensor([(end - spread**2 * slope) / spread for end in clamp]).double()
+            below, above = torch.special.log_ndtr(-ends.flip(0) if slope < 0 else ends)  # in the tail that is precise
+            truth += float(above + torch.log1p(-(below - above).exp()))
+    assert float(error.max()) < 0.01
+    assert bool(((log_z - truth).abs() < error + 1e-5 * max(1, abs(truth))).all())
+
+
+def test_quadrature_says_when_it_knows_nothing() -> None:
+    """An energy that has no normaliser, one whose peak falls between the points, and one that is no number."""
+    corner, x = torch.full((1,), 8.0), torch.zeros(1, 1)
+    for energy in (
+        Energy(_Linear(0.1), _Flat()),
+        Energy(_NoCost(), _Flat(), confinement=1e-4),
+        Energy(_Linear(math.nan), _Flat(), confinement=1.0),
+    ):
+        assert math.isinf(float(integrate(energy, x, -corner, corner)[1]))
+
+
+class _NoCost(nn.Module):
+    def forward(self, x, y):
+        return 0 * y.sum(-1)
 
 
 def test_means_of_a_correction_are_those_of_its_draws() -> None:

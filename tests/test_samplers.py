@@ -89,6 +89,18 @@ def test_chains_stay_in_their_range(kind) -> None:
         assert float(chains.y.var()) == pytest.approx(1 / 3, rel=2 * WITHIN)
 
 
+@pytest.mark.parametrize("kind", [Langevin, AdjustedLangevin])
+def test_chains_that_begin_outside_their_range_come_into_it(kind) -> None:
+    """All of them from far outside: adjusted ones then have the variance of the Gaussian that ends at ±1, as if they had begun
+    inside."""
+    chains = kind(n_steps=300, step_size=0.1, clamp=(-1.0, 1.0)).run(gaussian(1.0), start() + 3, generator())
+    assert float(chains.y.abs().max()) <= 1
+    if kind is AdjustedLangevin:
+        points = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+        truth = float(((-points.square() / 2).softmax(0) * points.square()).sum())
+        assert float(chains.y.var()) == pytest.approx(truth, rel=2 * WITHIN)
+
+
 def test_moves_to_where_there_is_no_energy_are_refused() -> None:
     chains = AdjustedLangevin(n_steps=50, step_size=0.5).run(lambda y: y.sqrt().sum(-1), start() + 1, generator())
     assert bool((chains.y >= 0).all())
@@ -110,7 +122,14 @@ def test_runs_are_repeatable_and_carry_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"n_steps": 0}, {"step_size": 0.0}, {"temperature": -1.0}, {"target": 1.5}, {"clamp": (1.0, 0.0)}]
+    "settings",
+    [
+        {"n_steps": 0},
+        {"step_size": 0.0},
+        {"temperature": -1.0},
+        {"target": 1.5},
+        *({"clamp": clamp} for clamp in [(1.0, 0.0), (-1.0,), (-1.0, 0.0, 1.0), ("a", "b"), (0.0, math.inf), 1.0]),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(settings) -> None:
     with pytest.raises(ValueError, match="but"):
@@ -125,38 +144,38 @@ def test_a_replayed_y_belongs_to_its_own_x() -> None:
         for row, y in zip(rows.tolist(), buffer.start(rows, fresh), strict=True):
             assert y.tolist() == known.get(row, [-1.0, -1.0])
         y = torch.randn(10, 2, generator=generator(100 + step))
-        buffer.keep(rows, y, torch.zeros(10))
+        buffer.keep(rows, y)
         known |= dict(zip(rows.tolist(), y.tolist(), strict=True))
 
 
 def test_a_full_buffer_forgets_and_never_mixes_up() -> None:
     buffer = ReplayBuffer(1, torch.zeros(1))
-    buffer.keep(torch.tensor([3]), torch.ones(1, 1), torch.zeros(1))
-    buffer.keep(torch.tensor([7]), 2 * torch.ones(1, 1), torch.zeros(1))
+    buffer.keep(torch.tensor([3]), torch.ones(1, 1))
+    buffer.keep(torch.tensor([7]), 2 * torch.ones(1, 1))
     assert buffer.start(torch.tensor([3, 7]), torch.zeros(2, 1)).tolist() == [[0.0], [2.0]]
 
 
 def test_of_two_that_share_a_place_the_last_one_stays_whole() -> None:
     buffer = ReplayBuffer(2, torch.zeros(1))
     rows = torch.tensor([1, 3, 5, 2])
-    buffer.keep(rows, rows.unsqueeze(-1).float(), torch.zeros(4))
+    buffer.keep(rows, rows.unsqueeze(-1).float())
     assert buffer.start(rows, torch.full((4, 1), -1.0)).flatten().tolist() == [-1.0, -1.0, 5.0, 2.0]
 
 
 def test_a_share_of_chains_begins_afresh() -> None:
     buffer, rows = ReplayBuffer(10_000, torch.zeros(1)), torch.arange(10_000)
-    buffer.keep(rows, torch.ones(10_000, 1), torch.zeros(10_000))
+    buffer.keep(rows, torch.ones(10_000, 1))
     replayed = buffer.start(rows, torch.zeros(10_000, 1), share=0.7, generator=generator()).mean()
     assert float(replayed) == pytest.approx(0.7, abs=4 * math.sqrt(0.21 / 10_000))
 
 
-def test_the_effective_share_of_a_buffer() -> None:
-    """All of it while no energy has changed; half of it once half of the y's have become impossible; nothing known, no number."""
-    buffer, rows = ReplayBuffer(10, torch.zeros(1)), torch.arange(10)
-    assert math.isnan(buffer.effective_share(rows, lambda y: y.sum(-1)))
-    buffer.keep(rows, rows.unsqueeze(-1).float(), torch.zeros(10))
-    assert buffer.effective_share(rows, lambda y: torch.zeros(10)) == pytest.approx(1.0)
-    assert buffer.effective_share(rows, lambda y: 100 * (y.squeeze(-1) < 5)) == pytest.approx(0.5)
+def test_the_age_of_a_buffer() -> None:
+    """Counted by hand: two chains of three steps ago, of which one has run again since; and, with nothing known, no number."""
+    buffer = ReplayBuffer(10, torch.zeros(1))
+    assert math.isnan(buffer.age())
+    for rows in ([1, 2], [5], [2]):
+        buffer.keep(torch.tensor(rows), torch.zeros(len(rows), 1))
+    assert buffer.age() == pytest.approx((2 + 1 + 0) / 3)
 
 
 def test_annealed_importance_sampling_finds_a_known_normaliser() -> None:
@@ -170,3 +189,18 @@ def test_annealed_importance_sampling_finds_a_known_normaliser() -> None:
     error = float(weight.std() / weight.mean()) / math.sqrt(len(weight))
     assert error < 0.1
     assert estimate == pytest.approx(float((stds * math.sqrt(2 * math.pi)).log().sum()), abs=4 * error)
+
+
+def test_annealing_stays_in_the_range_of_y() -> None:
+    """A Gaussian cut off on both sides: its mass between them by the error function, within four standard errors."""
+    std, (low, high), dim = 0.7, (-0.5, 2.0), 3
+    log_weight = annealed_log_partition(
+        gaussian(std), torch.zeros(2000, dim).double(), clamp=(low, high), generator=generator()
+    )
+    mass = (math.erf(high / std / math.sqrt(2)) - math.erf(low / std / math.sqrt(2))) / 2
+    weight = log_weight.exp()
+    error = float(weight.std() / weight.mean()) / math.sqrt(len(weight))
+    assert error < 0.05
+    assert float(weight.mean().log()) == pytest.approx(
+        dim * math.log(mass * std * math.sqrt(2 * math.pi)), abs=4 * error
+    )

@@ -6,7 +6,8 @@ can be estimated as well as one likes. Rows of x and y are flat; networks of ima
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ __all__ = [
     "MapCost",
     "NeuralCost",
     "NeuralPotential",
+    "at_rest",
     "normalise_spectrally",
     "refuse_unfit_energy",
 ]
@@ -220,13 +222,28 @@ class CorrectedPlan(nn.Module):
             y = self.base.conditional(rows[waiting]).sample((tries,), generator=generator)
 
 
+@contextmanager
+def at_rest(network: nn.Module) -> Iterator[None]:
+    """Inside, a network is a function and no more: no parameter gathers a gradient, no dropout draws, no normalisation learns."""
+    modes = [(module, module.training) for module in network.modules()]
+    is_learnt = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+    network.eval().requires_grad_(False)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, was in is_learnt:
+            parameter.requires_grad_(was)
+
+
 def refuse_unfit_energy(energy: Energy, x: Tensor, y: Tensor) -> None:
     """An error if cost or potential, asked about two rows, do not give one number for each."""
     of_x, of_y = x.unflatten(-1, energy.x_shape), y.unflatten(-1, energy.y_shape)
     for name, module, rows in (("cost", energy.cost, (of_x, of_y)), ("potential", energy.potential, (of_y,))):
         shapes = " and ".join(str(tuple(part.shape)) for part in rows)
         try:
-            with torch.no_grad():
+            with at_rest(module):
                 came = tuple(module(*rows).shape)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ValueError(

@@ -36,6 +36,8 @@ class Loop:
             away; infinity never asks.
         patience: Training ends after so many looks without a better one; infinity never does.
         on_step: Called after each step with the part of the work done so far.
+        look_cost: What a look costs, in steps, where that is worth a thought: looks, but the last, are then at least so many
+            steps apart, and those that would take more than half of a time budget are left out.
 
     Attributes:
         history: A list for each of "step", "seconds", "held_out" (lower is better; NaN if nothing is held out), and for each
@@ -49,6 +51,7 @@ class Loop:
     too_far: float = math.inf
     patience: float = math.inf
     on_step: Callable[[float], None] = lambda done: None
+    look_cost: float = 0.0
     history: dict[str, list[float]] = field(default_factory=dict)
     best: int = 0
     ended: str = "finished"
@@ -70,11 +73,14 @@ class Loop:
         """
         start, number, losses = time.perf_counter(), 0, dict[str, Tensor]()
         best_score, best_state = math.inf, copy.deepcopy(networks.state_dict())
+        looked_at, look_seconds = 0, math.nan
 
-        def look() -> bool:
+        def look(judge: Callable[[], float] = judge) -> bool:
             """Looks at the held-out pairs; says whether there is anything to go on with."""
-            nonlocal best_score, best_state
+            nonlocal best_score, best_state, looked_at, look_seconds
+            began = time.perf_counter()
             score = judge()
+            looked_at, look_seconds = number, time.perf_counter() - began
             found = {"step": number, "seconds": time.perf_counter() - start, "held_out": score}
             found |= {name: float(loss) for name, loss in losses.items()}
             for name, value in found.items():
@@ -88,19 +94,32 @@ class Loop:
                 best_state = copy.deepcopy(networks.state_dict())
             return is_sound and not math.isinf(score)
 
+        def time_of_look() -> float:
+            """The seconds that a look takes: as the last one, or as so many steps."""
+            if self.look_cost == 0:
+                return 0.0
+            seconds = self.look_cost * (time.perf_counter() - start) / max(number, 1)
+            return seconds if math.isnan(look_seconds) else look_seconds
+
+        def can_look() -> bool:
+            return self.time_budget is None or time_of_look() <= self.time_budget / 2
+
         # Looks are close together at first: a network of many parameters has learnt all from few pairs within some tens of steps.
         first = min(FIRST_LOOK, max(self.max_steps // N_LOOKS, 1))
         looks = set(np.geomspace(first, self.max_steps, N_LOOKS).round().astype(int).tolist())
         try:
             while number < self.max_steps:
-                if self.time_budget is not None and time.perf_counter() - start > self.time_budget:
-                    self.ended = "out of time"
-                    break
+                if self.time_budget is not None:
+                    kept = time_of_look() if can_look() and number > looked_at else 0.0  # for the last look
+                    if time.perf_counter() - start + kept > self.time_budget:
+                        self.ended = "out of time"
+                        break
                 networks.train()
                 losses = dict(step(next(batches)))
                 networks.eval()
                 number += 1
-                if number in looks:
+                is_due = number in looks and number - looked_at >= self.look_cost
+                if (is_due or number == self.max_steps) and can_look():
                     if not look():
                         self.ended = "diverged"
                         break
@@ -110,7 +129,10 @@ class Loop:
         except KeyboardInterrupt:
             self.ended = "interrupted"
         # Whoever interrupts is in a hurry: a last look is for those who have had none yet.
-        if losses and (self.ended == "out of time" or (self.ended == "interrupted" and not self.history)):
+        networks.eval()
+        if losses and not self.history and not can_look():
+            look(lambda: math.nan)  # what was learnt is kept, unjudged
+        elif losses and number > looked_at and can_look() and (self.ended == "out of time" or not self.history):
             look()
         held_out = self.history.get("held_out", [])
         if self.ended == "finished" and self.too_far < math.inf and held_out[-1] > self.too_far * best_score:

@@ -9,7 +9,7 @@ learnt in `energies`.
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
@@ -54,7 +54,7 @@ __all__ = ["NeuralTranslator"]
 SAMPLERS = {kind.__name__: kind for kind in (Langevin, AdjustedLangevin)}
 N_TO_AVERAGE = 256  # draws for a mean
 MOST_ROWS = 2**16  # rows of a network at once
-MOST_NUMBERS = 2**20  # numbers of y in chains that run at once
+MOST_NUMBERS = 2**20  # numbers in them: rows of images are long
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # parts of a correction that held-out pairs may ask for
 SHARE_OF_BASE = 0.6  # of a time budget
 LEAST_TO_TELL = 10  # held-out pairs, to say that training ran away
@@ -81,7 +81,8 @@ class NeuralTranslator(Saved, Translator):
             Without one: "inverse_eot", the paper's loss; "transport", where the cost learns from pairs alone and the potential
             from source and target, bounded if the cost is; "supervised". "auto" is "transport" with a `MapCost`, whose least
             value is zero, and else "inverse_eot".
-        time_budget: The seconds a fit may take, the base's included.
+        time_budget: The seconds a fit may take, the base's included. Without a base, held-out pairs are looked at less often
+            or, if one look would take more than half of it, not at all.
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
@@ -109,7 +110,9 @@ class NeuralTranslator(Saved, Translator):
         device: "auto" takes a CUDA device if there is one, or name one.
 
     Arguments of the chains, where there is no base:
-        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin` with settings; None is Langevin().
+        sampler: `samplers.Langevin` or `samplers.AdjustedLangevin` with settings; None is Langevin(). They see y in the units of
+            training: a `clamp` is in standardised units for tables (zero is the mean of y, one its standard deviation), and
+            in your own where nothing is standardised, as for images. Densities are then those within the range.
         sampling_steps: The steps of a chain that draws a y for you.
         start_std: The spread of the places where chains begin.
         replay: The chance that a chain in training goes on from where that of its x was.
@@ -120,15 +123,19 @@ class NeuralTranslator(Saved, Translator):
         base_: The fitted base, or None.
         correction_gain_, correction_gain_error_: What the correction brought to the log-likelihood of held-out pairs, in nats
             per pair. If that was not beyond two standard errors, or fewer than five pairs judged, `plan_` has the strength zero
-            and the model is its base. NaN without a base.
+            and the model is its base. It is measured on top of the base's members that have not seen those pairs, not of the
+            whole base, and is the best of several looks and strengths: a little optimistic. NaN without a base.
         history_: A list for each of "step", "seconds", "held_out" (lower is better: energy score, or minus the gain of a
-            correction), "loss", and, of chains, "energy_gap" (mean energy of negatives less that of data), "acceptance",
-            "step_size".
-        box_: Two corners around all y's, half as wide again on each side, and around four times the confinement: where densities
-            of one or two outputs are integrated.
-        buffer_share_: The effective share of the replay buffer at the end; NaN without one.
+            correction; NaN if nothing judged), "loss", and, of chains, "energy_gap" (mean energy of negatives less that of
+            data, over the last twenty steps), "acceptance", "step_size".
+        box_: Two corners around all y's, half as wide again on each side, and around four times the confinement: where the
+            integral of a density of one or two outputs begins; it is widened as far as it must be.
+        buffer_age_: How many steps ago, at the end of training, the chains in the replay buffer were last run, on average: what
+            was learnt since, they have not followed. NaN without them.
+        step_size_: The step size with which chains begin to draw: that of the networks that were kept; NaN with a base.
         n_steps_: The step whose networks were kept.
-        ended_: "finished", "out of time", "interrupted" or "diverged".
+        ended_: "finished", "out of time", "interrupted" or "diverged": numbers that are not finite, a held-out score more than
+            twice its best, or chains whose steps shrank to nothing.
 
     Example:
         >>> from fewpairs.datasets import TwoBranches
@@ -140,7 +147,7 @@ class NeuralTranslator(Saved, Translator):
 
     fitted_names: ClassVar[tuple[str, ...]] = (
         "box_",
-        "buffer_share_",
+        "buffer_age_",
         "correction_gain_",
         "correction_gain_error_",
         "ended_",
@@ -284,20 +291,23 @@ class NeuralTranslator(Saved, Translator):
         keys = row_keys(samples)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
         self.box_ = self._box(samples.target)
+        if base is None:
+            self._warn_of_range(samples.target)
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             energy = self._make_energy(is_bounded=base is not None).to(device)
             refuse_unfit_energy(energy, samples.pairs_x[:2], samples.pairs_y[:2])
             lesson: Correction | Contrast
             if base:
-                lesson = self._correction(energy, samples, base, keys)
+                lesson = self._correction(energy, samples, base, keys, clock)
             else:
-                lesson = self._contrast(energy, *hold_out(samples, self.held_out, random))
+                lesson = self._contrast(energy, *hold_out(samples, self.held_out, random), clock)
             is_judged = isinstance(lesson, Contrast) and len(lesson.x_judge) >= LEAST_TO_TELL
             loop = Loop(
                 self._n_steps(),
                 time_budget=clock.part(1.0),
                 too_far=2.0 if is_judged else math.inf,
                 on_step=lambda done: show("networks learn p(y|x)", done),
+                look_cost=lesson.look_cost if isinstance(lesson, Contrast) else 0.0,
             )
             if base is None or base.ended_ != "interrupted":
                 loop.run(energy, lesson.step, lesson.batches(), lesson.judge)
@@ -312,6 +322,24 @@ class NeuralTranslator(Saved, Translator):
         if self.confinement is not None:
             low, high = low.clamp(max=-4 * self.confinement), high.clamp(min=4 * self.confinement)
         return [low.tolist(), high.tolist()]
+
+    def _warn_of_range(self, target: Tensor) -> None:
+        """A warning if chains cannot reach y's that are there."""
+        if self.sampler is None or self.sampler.clamp is None:
+            return
+        low, high = self.sampler.clamp
+        least, most, slack = float(target.min()), float(target.max()), 1e-5 * (high - low)  # float32 rounds
+        if least < low - slack or most > high + slack:
+            units = (
+                "your own units"
+                if float(self.y_scaler_.scale.min()) == float(self.y_scaler_.scale.max()) == 1
+                else ("standardised units, in which zero is the mean of y and one its standard deviation")
+            )
+            checks.warn_user(
+                f"The sampler's clamp keeps y between {low:g} and {high:g}, but y's of training lie between {least:.3g} and "
+                f"{most:.3g}: those outside have no density, and no chain gets there. All this is in {units}. Widen the clamp, "
+                "or bring y into its range."
+            )
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
@@ -328,36 +356,43 @@ class NeuralTranslator(Saved, Translator):
                 parts = x.to(generator.device).split(max(MOST_ROWS // n_samples, 1))
                 drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1).cpu()
         else:
-            drawn = self._run_chains(x.repeat(n_samples, 1), seed).double().unflatten(0, (n_samples, len(x)))
+            drawn = torch.cat(list(self._run_chains(x, n_samples, seed)), dim=1)
         return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
         check_is_fitted(self, "plan_")
-        if self.base_ is None:
-            return self.sample(X, N_TO_AVERAGE, random_state=0).mean(axis=0)
-        if float(self.plan_.strength) == 0:
+        if self.base_ is not None and float(self.plan_.strength) == 0:
             return self.base_.predict(X)
-        x, (plan, generator) = self._standardised(X), self._corrected(seed=0)
-        with torch.no_grad():
-            parts = x.to(generator.device).split(MOST_ROWS // N_TO_AVERAGE)
-            mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts]).cpu()
+        x = self._standardised(X)
+        if self.base_ is None:
+            mean = torch.cat([drawn.mean(0) for drawn in self._run_chains(x, N_TO_AVERAGE, seed=0)])
+        else:
+            plan, generator = self._corrected(seed=0)
+            with torch.no_grad():
+                parts = x.to(generator.device).split(MOST_ROWS // N_TO_AVERAGE)
+                mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts]).cpu()
         return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def energy(self, X: Any, y: Any) -> np.ndarray:
         """−log p(y|x) up to a number that depends on x alone, one a row."""
         x, y = self._both(X, y)
+        rows, parts = self._n_at_once(), []
         with torch.no_grad():
-            energy = self.plan_(x, y)
-            if self.base_ is not None:
-                energy = energy - self.base_.plan_.log_prob(x.double(), y.double())
-        return energy.double().numpy()
+            for some_x, some_y in zip(x.split(rows), y.split(rows), strict=True):
+                energy = self.plan_(some_x, some_y).double()
+                if self.base_ is not None:
+                    energy = energy - self.base_.plan_.log_prob(some_x.double(), some_y.double())
+                parts.append(energy)
+        return torch.cat(parts).numpy()
 
     def estimate_log_likelihood(
         self, X: Any, y: Any, *, n_draws: int = 1000, random_state: Any = 0
     ) -> LikelihoodEstimate:
         """log p(y|x) with the normaliser as well as it can be had: by draws of the base; without one by quadrature for one or two
         outputs, and by annealed importance sampling for more.
+
+        A y outside the range that the sampler's `clamp` sets has no density: minus infinity, without an error.
 
         Arguments:
             X: The x's.
@@ -368,7 +403,7 @@ class NeuralTranslator(Saved, Translator):
         check_scalar(n_draws, "n_draws", Integral, min_val=2)
         x, y = self._both(X, y)
         estimate, method, device = self._estimator(n_draws, int(check_random_state(random_state).randint(2**31)))
-        rows = max(MOST_ROWS // n_draws, 1)
+        rows = max(self._n_at_once() // n_draws, 1)
         parts = [estimate(*some) for some in zip(x.to(device).split(rows), y.to(device).split(rows), strict=True)]
         log_prob, error = (torch.cat(one).double().cpu() for one in zip(*parts, strict=True))
         return LikelihoodEstimate((log_prob - self.y_scaler_.scale.log().sum()).numpy(), error.numpy(), method)
@@ -386,17 +421,21 @@ class NeuralTranslator(Saved, Translator):
 
             return weigh, "importance sampling", generator.device
         generator = self._generator(seed)
-        energy = copy.deepcopy(self.plan_).to(generator.device)
+        energy, clamp = copy.deepcopy(self.plan_).to(generator.device), (self.sampler or Langevin()).clamp
 
         def normalise(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             if self.n_outputs_ in GRID:
-                log_z, error = integrate(energy, x, *torch.tensor(self.box_, dtype=x.dtype, device=x.device))
+                box = torch.tensor(self.box_, dtype=x.dtype, device=x.device)
+                log_z, error = integrate(energy, x, *box, clamp=clamp)
             else:
-                log_z, error = anneal(
-                    energy, x, self.n_outputs_, std=self.start_std, n_chains=n_draws, generator=generator
-                )
+                options: dict[str, Any] = {"std": self.start_std, "n_chains": n_draws, "generator": generator}
+                log_z, error = anneal(energy, x, self.n_outputs_, **options, clamp=clamp)
             with torch.no_grad():
-                return -energy(x, y) - log_z, error
+                log_prob = -energy(x, y) - log_z
+            if clamp is not None:
+                is_inside = ((y >= clamp[0]) & (y <= clamp[1])).all(1)
+                log_prob, error = log_prob.where(is_inside, -math.inf), error.where(is_inside, 0.0)
+            return log_prob, error
 
         method = "quadrature" if self.n_outputs_ in GRID else "annealed importance sampling"
         return normalise, method, generator.device
@@ -417,10 +456,7 @@ class NeuralTranslator(Saved, Translator):
         data = f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
         end = f"Training {self.ended_}; the networks of step {self.n_steps_} were kept."
         if self.base_ is None:
-            return (
-                f"{data}, by {self.objective_} with Langevin chains. Held-out energy score {self._held_out():.3f} (in the units "
-                f"of training). {self.buffer_share_:.0%} of the replay buffer still counted at the end. {end}"
-            )
+            return " ".join([f"{data}, by {self.objective_} with Langevin chains.", *self._about_chains(), end])
         gain = f"{self.correction_gain_:+.3f} ± {self.correction_gain_error_:.3f} nats per held-out pair"
         if math.isnan(self.correction_gain_):
             kept = (
@@ -433,8 +469,19 @@ class NeuralTranslator(Saved, Translator):
             brought = f"Networks brought {gain} ({float(self.plan_.strength):.0%} of what they learnt is used). {end}"
         return f"{data}. {brought} The base: {self.base_.summary()}"
 
-    def _held_out(self) -> float:
-        return min(self.history_.get("held_out", [math.nan]))
+    def _about_chains(self) -> list[str]:
+        """What is known of how training with chains went, in sentences."""
+        known = {name: [value for value in values if math.isfinite(value)] for name, values in self.history_.items()}
+        told = []
+        if known.get("held_out"):
+            told.append(f"Held-out energy score {min(known['held_out']):.3f} (in the units of training).")
+        if known.get("energy_gap"):
+            told.append(f"At the end energies of chains and data differed by {known['energy_gap'][-1]:+.2f}.")
+        if known.get("acceptance") and isinstance(self.sampler, AdjustedLangevin):
+            told.append(f"Chains accepted {known['acceptance'][-1]:.0%} of their moves.")
+        if not math.isnan(self.buffer_age_):
+            told.append(f"Chains in the replay buffer were {self.buffer_age_:.0f} steps old on average.")
+        return told
 
     def _fit_base(self, X: Any, y: Any, X_unpaired: Any, Y_unpaired: Any, random: Any) -> MixtureTranslator | None:
         """The base, fitted unless it is already; None where there is none."""
@@ -505,19 +552,22 @@ class NeuralTranslator(Saved, Translator):
         limits |= {"x_shape": self.x_shape_, "y_shape": self.y_shape_}
         return Energy(cost, potential, epsilon=self.epsilon, **limits)
 
-    def _optimizer(self) -> Optimizer:
+    def _optimizer(self, clock: Clock) -> Optimizer:
         return Optimizer(
             learning_rate=self.learning_rate,
             potential_learning_rate=self.potential_learning_rate or self.learning_rate,
             betas=(float(self.betas[0]), float(self.betas[1])),
             max_grad_norm=self.max_grad_norm,
             one_cycle=self._n_steps() if self.one_cycle else None,
+            seconds=clock.part(1.0),
         )
 
     def _n_steps(self) -> int:
         return round(1000 * max(self.n_pairs_ / 1000, 1) ** 0.4) if self.max_steps == "auto" else self.max_steps
 
-    def _correction(self, energy: Energy, samples: Samples, base: MixtureTranslator, keys: list[int]) -> Correction:
+    def _correction(
+        self, energy: Energy, samples: Samples, base: MixtureTranslator, keys: list[int], clock: Clock
+    ) -> Correction:
         device = samples.source.device
         n_folds, known = base.n_folds_, dict(zip(base.fold_keys_.tolist(), base.folds_.tolist(), strict=True))
         if n_folds == 1:  # it has held nothing out: some of the pairs judge the correction all the same
@@ -525,6 +575,11 @@ class NeuralTranslator(Saved, Translator):
         # Pairs that the base has never met are as good as held out from it: they are dealt among the folds.
         first = 0 if self.held_out or base.n_folds_ > 1 else 1
         dealt = [known.get(key, max(number % n_folds, first)) for number, key in enumerate(keys)]
+        if not any(dealt):
+            raise ValueError(
+                f"All {len(dealt)} pairs are of the first fold of the base, which judges whether networks help and teaches "
+                "nothing. Pass all the pairs that the base was fitted to, new ones, or a base that is not fitted."
+            )
         folds = torch.tensor(dealt, device=device)
         bases = [copy.deepcopy(base.plan_without(fold)).float().to(device) for fold in range(n_folds)]
         return Correction(
@@ -537,10 +592,10 @@ class NeuralTranslator(Saved, Translator):
             n_draws=self.n_draws,
             smoothing=self.smoothing,
             batch_size=self.batch_size,
-            optimizer=self._optimizer(),
+            optimizer=self._optimizer(clock),
         )
 
-    def _contrast(self, energy: Energy, samples: Samples, x_judge: Tensor, y_judge: Tensor) -> Contrast:
+    def _contrast(self, energy: Energy, samples: Samples, x_judge: Tensor, y_judge: Tensor, clock: Clock) -> Contrast:
         return Contrast(
             energy=energy,
             samples=samples,
@@ -555,20 +610,24 @@ class NeuralTranslator(Saved, Translator):
             smoothing=self.smoothing,
             energy_penalty=self.energy_penalty,
             batch_size=self.batch_size,
-            optimizer=self._optimizer(),
+            optimizer=self._optimizer(clock),
         )
 
     def _keep(self, lesson: Correction | Contrast, loop: Loop, base: MixtureTranslator | None) -> None:
         """Puts what came out into the fitted attributes, and says what the user must know."""
         energy = lesson.energy.eval().requires_grad_(False)
-        self.correction_gain_, self.correction_gain_error_, self.buffer_share_ = math.nan, math.nan, math.nan
-        self.step_size_ = math.nan
+        self.correction_gain_, self.correction_gain_error_ = math.nan, math.nan
+        self.step_size_, self.buffer_age_ = math.nan, math.nan
         if isinstance(lesson, Correction):
             strength, self.correction_gain_, self.correction_gain_error_ = lesson.weigh(STRENGTHS)
             energy.strength.fill_(strength)
             energy = energy.double()
         else:
-            self.step_size_, self.buffer_share_ = lesson.sampler.step_size, lesson.buffer_share()
+            # The step size of the look whose networks were kept: later ones may have had another energy to cope with.
+            self.step_size_ = float(loop.history.get("step_size", [math.nan])[loop.best])
+            if not self.step_size_ > 0:
+                self.step_size_ = (self.sampler or Langevin()).step_size
+            self.buffer_age_ = lesson.buffer_age()
             # Draws are at the temperature of the chains, and so are densities.
             energy.strength.fill_(1 / lesson.sampler.temperature)
         self.base_, self.plan_ = base, energy.cpu()
@@ -580,26 +639,49 @@ class NeuralTranslator(Saved, Translator):
                 "learning_rate, an energy_penalty, smoothing or spectral_norm help; a base helps most.",
                 ConvergenceWarning,
             )
-        elif abs(loop.history.get("energy_gap", [0.0])[-1]) > DRIFTING:
-            checks.warn_user(
-                f"Training drifts: the mean energies of chains and data differ by {loop.history['energy_gap'][-1]:+.0f}. "
-                "Chains do not reach where the data are: more steps of the sampler, an energy_penalty or spectral_norm help.",
-                ConvergenceWarning,
-            )
+        elif isinstance(lesson, Contrast):
+            self._warn_of_drift(loop.history.get("energy_gap", [0.0])[-1], lesson.sampler.temperature)
         if loop.ended == "interrupted":
             checks.warn_user("Interrupted: the best networks so far are kept.")
 
-    def _run_chains(self, x: Tensor, seed: int) -> Tensor:
-        """One y for each x, by chains on the device that the model learnt on."""
+    def _warn_of_drift(self, gap: float, temperature: float) -> None:
+        """A warning if the energies of chains lie far from those of data, in the units of a hot chain's temperature. Those of
+        cold ones are below the data's in such units whatever is learnt: they are asked in the energy's own."""
+        if abs(gap) <= DRIFTING * max(temperature, 1.0):
+            return
+        means = (
+            "chains do not reach where the data are: more n_steps of the sampler, an energy_penalty or spectral_norm help."
+            if gap > 0
+            else "the networks find other y's likelier than the data, which they do not know yet: more max_steps, a smaller "
+            "learning_rate or an energy_penalty help."
+        )
+        checks.warn_user(
+            f"Training drifts: the mean energy of chains is {abs(gap):.0f} {'above' if gap > 0 else 'below'} that of data, and "
+            f"{means}",
+            ConvergenceWarning,
+        )
+
+    def _run_chains(self, x: Tensor, n_samples: int, seed: int) -> Iterator[Tensor]:
+        """y's for some x's after the others, (n_samples, rows, dim_y) in float64, by chains on the device that the model learnt
+        on."""
         generator = self._generator(seed)
         device = generator.device
         sampler = replace(self.sampler or Langevin(), n_steps=self.sampling_steps, step_size=self.step_size_)
         sampler = replace(sampler, temperature=1.0)  # it is in the energy
-        plan, n_rows = copy.deepcopy(self.plan_).to(device), max(MOST_NUMBERS // self.n_outputs_, 1)
-        parts = x.to(device).split(n_rows)
-        start, recorder = self.start_std, Recorder()
-        drawn = [draw_afresh(plan, part, self.n_outputs_, sampler, start, generator, recorder) for part in parts]
-        return torch.cat(drawn).cpu()
+        plan, recorder = copy.deepcopy(self.plan_).to(device), Recorder()
+        n_chains = self._n_at_once()
+        n_draws = min(n_samples, n_chains)
+        for part in x.split(n_chains // n_draws):
+            drawn = []
+            for done in range(0, n_samples, n_draws):
+                size = self.n_outputs_, sampler, self.start_std
+                n_now = min(n_draws, n_samples - done)
+                drawn.append(draw_afresh(plan, part.to(device), n_now, *size, generator, recorder).cpu().double())
+            yield torch.cat(drawn)
+
+    def _n_at_once(self) -> int:
+        """The rows that networks are asked about at once."""
+        return max(min(MOST_ROWS, MOST_NUMBERS // max(self.n_features_in_, self.n_outputs_)), 1)
 
     def _corrected(self, seed: int) -> tuple[CorrectedPlan, torch.Generator]:
         """The corrected base and a source of randomness, on the device that the model learnt on."""
@@ -663,6 +745,9 @@ class NeuralTranslator(Saved, Translator):
                     f"This model was fitted with a {name} of your own ({settings[name]}): load(path, {name}=…) needs a module "
                     "like it."
                 )
+            if module is not None and settings[name] != type(module).__name__:
+                had = f"a {settings[name]}" if settings[name] else "none of your own: leave it out"
+                raise ValueError(f"{name} is a {type(module).__name__}, but this model was fitted with {had}.")
             settings[name] = module
         if settings["sampler"] is not None:
             kind, clamp = settings["sampler"].pop("kind"), settings["sampler"].pop("clamp")

@@ -13,6 +13,8 @@ correct.
 
 import itertools
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,15 +23,17 @@ import torch
 from torch import Tensor
 
 from fewpairs.data import Samples
-from fewpairs.energies import CorrectedPlan, Energy
+from fewpairs.energies import CorrectedPlan, Energy, at_rest
 from fewpairs.graphs import Recorder
-from fewpairs.loops import N_TO_JUDGE, Hand, deal, energy_scores
+from fewpairs.loops import Hand, deal, energy_scores
 from fewpairs.plans import EnsemblePlan
-from fewpairs.samplers import Chains, Langevin, ReplayBuffer
+from fewpairs.samplers import LEAST_STEP_SIZE, Chains, Langevin, ReplayBuffer
 
 __all__ = ["Contrast", "Correction", "Optimizer", "draw_afresh", "draw_negatives"]
 
-MOST_TO_JUDGE = 256  # held-out pairs that are looked at with chains
+MOST_TO_JUDGE = 128  # held-out pairs that are looked at with chains
+CHAINS_TO_JUDGE = 8  # at each of them
+N_AVERAGED = 20  # steps: one minibatch says little about the gap between data and negatives
 MOST_TO_CORRECT = 1000  # and with draws of a base
 LEAST_TO_JUDGE = 5  # held-out pairs, for a correction to be kept
 DRAWS_OF_BASE_TO_JUDGE = 256
@@ -47,6 +51,7 @@ class Optimizer:
         betas: Adam's.
         max_grad_norm: Longer gradients are shortened to it; None leaves them.
         one_cycle: The steps over which the step size rises and falls once; None keeps it.
+        seconds: The time in which it does so, if that ends before the steps do; None is no bound.
     """
 
     learning_rate: float
@@ -54,6 +59,7 @@ class Optimizer:
     betas: tuple[float, float]
     max_grad_norm: float | None
     one_cycle: int | None = None
+    seconds: float | None = None
 
     def start(self, energy: Energy) -> Callable[[Tensor], None]:
         """A function that takes one step down the gradient of a loss."""
@@ -62,7 +68,7 @@ class Optimizer:
             {"params": list(energy.potential.parameters()), "lr": self.potential_learning_rate},
         ]
         optimizer = torch.optim.Adam([group for group in groups if group["params"]], betas=self.betas)
-        schedule = None
+        schedule, began = None, time.perf_counter()
         if self.one_cycle is not None:
             peaks = [group["lr"] for group in optimizer.param_groups]
             schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -76,6 +82,9 @@ class Optimizer:
                 torch.nn.utils.clip_grad_norm_(energy.parameters(), self.max_grad_norm)
             optimizer.step()
             if schedule is not None:
+                if self.seconds is not None and self.one_cycle is not None:
+                    reached = self.one_cycle * (time.perf_counter() - began) / max(self.seconds, 1e-9)
+                    schedule.last_epoch = int(min(max(schedule.last_epoch, reached), self.one_cycle - 1))
                 schedule.step()
 
         return descend
@@ -89,30 +98,29 @@ def draw_negatives(
     generator: torch.Generator | None = None,
     recorder: Recorder | None = None,
 ) -> Chains:
-    """Runs a chain for each x; torch's own generator draws if none is given."""
-    is_learnt = [parameter.requires_grad for parameter in energy.parameters()]
-    energy.requires_grad_(False)  # chains want the gradient in y alone
-    try:
+    """Runs a chain for each x, or as many for each as there are times its rows in `start`, one x after the other every time;
+    torch's own generator draws if none is given."""
+    with at_rest(energy):
         with torch.no_grad():
             known = energy.prepare(x)
+        if len(start) > len(x):
+            known = known.repeat(len(start) // len(x), *[1] * (known.ndim - 1))
         return sampler.run(energy.prepared, start, generator, given=(known,), recorder=recorder)
-    finally:
-        for parameter, was in zip(energy.parameters(), is_learnt, strict=True):
-            parameter.requires_grad_(was)
 
 
 def draw_afresh(
     energy: Energy,
     x: Tensor,
+    n_draws: int,
     dim_y: int,
     sampler: Langevin,
     start_std: float,
     generator: torch.Generator | None = None,
     recorder: Recorder | None = None,
 ) -> Tensor:
-    """One y for each x, by a chain that begins at a random place."""
-    start = start_std * torch.randn(len(x), dim_y, generator=generator, dtype=x.dtype, device=x.device)
-    return draw_negatives(energy, x, sampler, start, generator, recorder).y
+    """y's for each x, (n_draws, rows, dim_y), by chains that begin at random places."""
+    start = start_std * torch.randn(n_draws * len(x), dim_y, generator=generator, dtype=x.dtype, device=x.device)
+    return draw_negatives(energy, x, sampler, start, generator, recorder).y.unflatten(0, (n_draws, len(x)))
 
 
 @dataclass(kw_only=True)
@@ -153,6 +161,14 @@ class Contrast:
         self._descend = self.optimizer.start(self.energy)
         self._recorder = Recorder()
         self._buffer = ReplayBuffer(self.buffer_size, self.samples.target[0])
+        self._gaps: deque[Tensor] = deque(maxlen=N_AVERAGED)
+        self.x_judge, self.y_judge = self.x_judge[:MOST_TO_JUDGE], self.y_judge[:MOST_TO_JUDGE]
+
+    @property
+    def look_cost(self) -> float:
+        """What a look at the held-out pairs costs, in steps of training: both are moves of chains, and little else."""
+        in_a_step = min(self.batch_size, len(self._source())) * self.sampler.n_steps
+        return len(self.x_judge) * CHAINS_TO_JUDGE * self.sampling_steps / in_a_step
 
     def batches(self) -> Iterator[Hand]:
         return deal(replace(self.samples, source=self._source(), source_weight=None), self.batch_size)  # type: ignore[arg-type]
@@ -167,7 +183,7 @@ class Contrast:
         start = self._buffer.start(hand.numbers, fresh, share=self.replay)
         chains = draw_negatives(self.energy, x, self.sampler, start, recorder=self._recorder)
         self.sampler = self.sampler.after(chains)
-        self._buffer.keep(hand.numbers, chains.y, chains.energy / self.sampler.temperature)
+        self._buffer.keep(hand.numbers, chains.y)
         of_data, of_negatives = self.energy(x_pairs, hand.pairs_y), self.energy(x, chains.y)
         kept_small = [of_data, of_negatives]
         if self.objective == "supervised":
@@ -182,37 +198,32 @@ class Contrast:
                 surrogate = surrogate - of_negatives.mean()
         penalty = sum(energies.square().mean() for energies in kept_small)
         self._descend(surrogate + self.energy_penalty * penalty)
+        self._gaps.append((of_negatives.mean() - of_data.mean()).detach())
         return {
             "surrogate": surrogate.detach(),
-            "energy_gap": (of_negatives.mean() - of_data.mean()).detach(),
+            "energy_gap": torch.stack(list(self._gaps)).mean(),
             "acceptance": torch.tensor(chains.acceptance),
             "step_size": torch.tensor(chains.step_size),
         }
 
     def judge(self) -> float:
-        """The mean energy score E|Y − y| − ½ E|Y − Y′| of held-out pairs, which needs no Z; NaN without any."""
-        x, y = self.x_judge[:MOST_TO_JUDGE], self.y_judge[:MOST_TO_JUDGE]
-        if len(x) == 0:
+        """The mean energy score E|Y − y| − ½ E|Y − Y′| of held-out pairs, which needs no Z; NaN without any. Infinite once the
+        chains' steps have shrunk to nothing: the energy is then so steep that nothing moves."""
+        if self.sampler.target is not None and self.sampler.step_size < 2 * LEAST_STEP_SIZE:
+            return math.inf
+        if len(self.x_judge) == 0:
             return math.nan
-        draws = self.draw(x.repeat(N_TO_JUDGE, 1)).unflatten(0, (N_TO_JUDGE, len(x)))
-        score = float(energy_scores(draws, y).mean())
+        score = float(energy_scores(self.draw(self.x_judge, CHAINS_TO_JUDGE), self.y_judge).mean())
         return score if math.isfinite(score) else math.inf
 
-    def draw(self, x: Tensor) -> Tensor:
-        """One y for each x, from the start."""
-        sampler = replace(self.sampler, n_steps=self.sampling_steps)
-        return draw_afresh(
-            self.energy, x, self.samples.target.shape[1], sampler, self.start_std, recorder=self._recorder
-        )
+    def draw(self, x: Tensor, n_draws: int) -> Tensor:
+        """y's for each x, (n_draws, rows, dim_y), from the start."""
+        sampler, dim_y = replace(self.sampler, n_steps=self.sampling_steps), self.samples.target.shape[1]
+        return draw_afresh(self.energy, x, n_draws, dim_y, sampler, self.start_std, recorder=self._recorder)
 
-    def buffer_share(self) -> float:
-        """The effective share of what the buffer holds."""
-        rows = self._source()
-        numbers = torch.randperm(len(rows), device=rows.device)[:MOST_TO_JUDGE]
-        with torch.no_grad():
-            return self._buffer.effective_share(
-                numbers, lambda y: self.energy(rows[numbers], y) / self.sampler.temperature
-            )
+    def buffer_age(self) -> float:
+        """The steps since the chain of an x in the buffer was last run, on average."""
+        return self._buffer.age()
 
 
 class Task(NamedTuple):

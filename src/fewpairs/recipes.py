@@ -74,7 +74,8 @@ NEURAL_RECIPES: dict[str, dict[str, Any]] = {
         "betas": (0.2, 0.99),
         "sampler": Langevin(n_steps=100, step_size=2.5e-5, temperature=5e-4, target=None),
     },
-    # For images between −1 and 1 and a `MapCost`, whose least value is zero: found on digits of 3 × 32 × 32, in colour.
+    # For images between −1 and 1, a range that chains do not leave, and a `MapCost`, whose least value is zero: found on digits
+    # of 3 × 32 × 32, in colour.
     "images": {
         "base": None,
         "objective": "transport",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class Langevin:
         n_steps: The steps of a run.
         step_size: The first η.
         temperature: T.
-        clamp: The range of every coordinate of y, if it has one.
+        clamp: The range of every coordinate of y, if it has one, in the units of the y's that the energy is handed.
         target: What η is adapted to; None leaves η alone. For unadjusted chains the drift (see `Chains`): on a Gaussian a drift
             of r makes the variance r² too large. For adjusted ones the acceptance; 0.574 is best in many dimensions.
         max_step_size: The largest η that it is adapted to: where the energy is flat, nothing else would stop it from growing.
@@ -92,8 +92,8 @@ class Langevin:
             )
         if self.target is not None and not 0 < self.target < 1:
             raise ValueError(f"The target of {kind} lies between 0 and 1, but {self.target} came.")
-        if self.clamp is not None and not self.clamp[0] < self.clamp[1]:
-            raise ValueError(f"clamp is the least and the largest value of y, in this order, but {self.clamp} came.")
+        if self.clamp is not None:
+            _refuse_unfit_range(self.clamp)
 
     def run(
         self,
@@ -113,9 +113,11 @@ class Langevin:
             given: What the energy depends on besides.
             recorder: On a CUDA device steps are recorded; a recorder that is handed in keeps them for the next run.
         """
+        # From outside its range an adjusted chain could not come back: every move that ends outside is refused.
+        y = y.detach() if self.clamp is None else y.detach().clamp(*self.clamp)
         # The step size stays on the device: no step waits for the host.
         sizes = (y.new_tensor(self.step_size), y.new_zeros(()), y.new_zeros(()))
-        state: tuple[Tensor, ...] = (*self._look(energy, y.detach(), given), *sizes)
+        state: tuple[Tensor, ...] = (*self._look(energy, y, given), *sizes)
         recorder = recorder or Recorder()
         for n_steps in self._parts(is_recorded=y.is_cuda):
             steps: Callable[..., tuple[Tensor, ...]] = partial(self._steps, energy, generator, n_steps)
@@ -200,7 +202,8 @@ class Langevin:
 class AdjustedLangevin(Langevin):
     """Metropolis-adjusted Langevin dynamics: right in the long run, whatever the step size. See `Langevin` for the arguments.
 
-    Moves that leave the range of y are refused.
+    Moves that leave the range of y are refused, so that chains have the density exp(−U/T) within it; those of `Langevin` stop at
+    its ends and heap up there.
     """
 
     target: float | None = 0.574
@@ -237,34 +240,57 @@ class AdjustedLangevin(Langevin):
         return (ADAPTATION * (acceptance - self.target)).exp()
 
 
+def _refuse_unfit_range(clamp: Any) -> None:
+    try:
+        low, high = (float(end) for end in clamp)
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(
+            f"clamp is the least and the largest value of y, two finite numbers in this order, such as (-1.0, 1.0), but "
+            f"{clamp!r} came."
+        )
+
+
 def annealed_log_partition(
     energy: Energy,
     like: Tensor,
     *,
     std: float = 1.0,
+    clamp: tuple[float, float] | None = None,
     n_temperatures: int = 200,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Annealed importance sampling (Neal, 2001): for each row one estimate of log ∫ exp(−U(y)) dy whose exponential is unbiased.
 
     A y is drawn from a Gaussian and led to exp(−U) over many densities in between, ∝ exp(−β U) times a Gaussian to the power 1
-    − β.
+    − β. Where y has a range, the integral ends there, and what is uniform on it takes the Gaussian's place. Modes that no chain
+    has found are missing from the estimates, and nothing in them tells.
 
     Arguments:
         energy: U.
         like: Rows of the shape of y.
         std: The spread of the Gaussian.
+        clamp: The range of every coordinate of y, if it has one.
         n_temperatures: The densities in between.
     """
     dim = like[0].numel()
-    y = std * torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-    log_weight = like.new_zeros(len(like)) + dim * math.log(std * math.sqrt(2 * math.pi))
+    if clamp is None:
+        y = std * torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+        log_volume, curvature = math.log(std * math.sqrt(2 * math.pi)), 1 / std**2
+    else:
+        std, curvature = (clamp[1] - clamp[0]) / math.sqrt(12), 0.0
+        y = clamp[0] + (clamp[1] - clamp[0]) * torch.rand(
+            like.shape, generator=generator, dtype=like.dtype, device=like.device
+        )
+        log_volume = math.log(clamp[1] - clamp[0])
+    log_weight = like.new_zeros(len(like)) + dim * log_volume
     betas = torch.linspace(0, 1, n_temperatures + 1, dtype=torch.float64)
-    sampler = AdjustedLangevin(n_steps=1, step_size=0.1 * std**2)
+    sampler = AdjustedLangevin(n_steps=1, step_size=0.1 * std**2, clamp=clamp)
     recorder = Recorder()
 
     def between(y: Tensor, beta: Tensor) -> Tensor:
-        return beta * energy(y) + (1 - beta) * y.flatten(1).square().sum(1) / (2 * std**2)
+        return beta * energy(y) + (1 - beta) * curvature / 2 * y.flatten(1).square().sum(1)
 
     for before, beta in pairwise(betas.to(like)):
         with torch.no_grad():
@@ -283,7 +309,7 @@ class ReplayBuffer:
 
     Example:
         >>> buffer = ReplayBuffer(10, torch.zeros(2))
-        >>> buffer.keep(torch.tensor([3]), torch.ones(1, 2), torch.zeros(1))
+        >>> buffer.keep(torch.tensor([3]), torch.ones(1, 2))
         >>> buffer.start(torch.tensor([3, 4]), torch.zeros(2, 2))
         tensor([[1., 1.],
                 [0., 0.]])
@@ -291,8 +317,9 @@ class ReplayBuffer:
 
     def __init__(self, capacity: int, like: Tensor) -> None:
         self._y = like.new_zeros((capacity, *like.shape))
-        self._energy = like.new_zeros(capacity)
         self._owner = torch.full((capacity,), -1, device=like.device)
+        self._kept_at = torch.zeros_like(self._owner)
+        self._n_kept = 0
 
     def start(
         self, rows: Tensor, fresh: Tensor, *, share: float = 1.0, generator: torch.Generator | None = None
@@ -309,21 +336,16 @@ class ReplayBuffer:
         is_known = (self._owner[place] == rows) & (chance < share)
         return torch.where(is_known.view(-1, *[1] * (fresh.ndim - 1)), self._y[place], fresh)
 
-    def keep(self, rows: Tensor, y: Tensor, energy: Tensor) -> None:
-        """Remembers where the chains of these x's are, and their energies there."""
+    def keep(self, rows: Tensor, y: Tensor) -> None:
+        """Remembers where the chains of these x's are."""
         place, numbers = rows % len(self._owner), torch.arange(len(rows), device=rows.device)
         last = torch.full_like(self._owner, -1).scatter_reduce(0, place, numbers, "amax")  # of those that share a place
         stays = last[place] == numbers
         place = place[stays]
-        self._owner[place], self._y[place], self._energy[place] = rows[stays], y[stays], energy[stays]
+        self._n_kept += 1
+        self._owner[place], self._y[place], self._kept_at[place] = rows[stays], y[stays], self._n_kept
 
-    def effective_share(self, rows: Tensor, energy: Callable[[Tensor], Tensor]) -> float:
-        """How much of what is known about these x's still counts: the effective share of y's when each is weighed by how its
-        probability has changed since its chain was there; NaN if nothing is known."""
-        place = rows % len(self._owner)
-        is_known = self._owner[place] == rows
-        if not bool(is_known.any()):
-            return math.nan
-        change = (self._energy[place] - energy(self._y[place]))[is_known]
-        weight = change.double().softmax(0)
-        return float(1 / (weight.square().sum() * len(weight)))
+    def age(self) -> float:
+        """How often `keep` was called since the chain of an x was there, on average over the x's; NaN if nothing is known."""
+        is_known = self._owner >= 0
+        return float((self._n_kept - self._kept_at[is_known]).double().mean())
