@@ -54,6 +54,23 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def test_few_draws_do_not_make_the_normaliser_small() -> None:
+    """The mean of 20,000 estimates of log Z by 16 draws each, to three standard errors; logarithms of plain means are too low by
+    many of them."""
+    base, energy, x = make_base(), make_energy(bound=3.0), draw(1, 2)
+    plan, generator = CorrectedPlan(base, energy), torch.Generator().manual_seed(0)
+    points, volume = grid(1, RADIUS, POINTS)
+    with torch.no_grad():
+        log_joint = base.log_prob_between(x, points) - energy.between(x, points)
+        exact = torch.logsumexp(log_joint, dim=1) + math.log(volume)
+        rows = x.expand(20_000, -1)
+        draws = base.conditional(rows).sample((16,), generator=generator)
+        found, plain = plan.log_partition(rows, draws), (-energy.of_draws(rows, draws)).logsumexp(0) - math.log(16)
+    error = float(found.std()) / math.sqrt(len(rows))
+    assert abs(float(found.mean() - exact)) < 3 * error + 1e-3  # what is left is of second order in 1/16
+    assert float(exact - plain.mean()) > 10 * error
+
+
 def test_an_energy_is_cost_less_potential_over_epsilon() -> None:
     energy, x, y = make_energy(epsilon=0.5), draw(5, 2), draw(5, 1, seed=1)
     assert torch.allclose(energy(x, y), (energy.cost(x, y) - energy.potential(y)) / 0.5)

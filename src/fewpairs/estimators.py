@@ -344,7 +344,9 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             return self.plan_
         # In front is the model that ignores x; behind it stand the members of each part of the ensemble, one a fold.
         kept = [0, *range(1 + fold, len(members), self.n_folds_)]
-        return EnsemblePlan([members[number] for number in kept], shares[kept] / shares[kept].sum())
+        # A member stands for its part, whose share its fellows have as well; the model that ignores x has no fellows.
+        weight = torch.where(torch.arange(len(shares)) == 0, 1.0, self.n_folds_) * shares
+        return EnsemblePlan([members[number] for number in kept], weight[kept] / weight[kept].sum())
 
     def novelty(self, X: Any) -> np.ndarray:
         """How far each x is from those seen in training, one number a row: above 1 is far, and p(y|x) a guess."""

@@ -575,6 +575,9 @@ class NeuralTranslator(Saved, Translator):
         # Pairs that the base has never met are as good as held out from it: they are dealt among the folds.
         first = 0 if self.held_out or base.n_folds_ > 1 else 1
         dealt = [known.get(key, max(number % n_folds, first)) for number, key in enumerate(keys)]
+        # All members know the pairs that no fold holds out. There are such beyond some ten thousand pairs, which nobody knows by
+        # heart: they teach too.
+        dealt = [1 + number % (n_folds - 1) if fold < 0 else fold for number, fold in enumerate(dealt)]
         if not any(dealt):
             raise ValueError(
                 f"All {len(dealt)} pairs are of the first fold of the base, which judges whether networks help and teaches "
