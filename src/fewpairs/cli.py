@@ -66,56 +66,30 @@ Only = Annotated[
 ]
 
 
-@reproduce.command("swiss-roll")
-def swiss_roll(
-    folder: Where = None,
-    fast: Fast = False,
-    tiny: Tiny = False,
-    device: Device = "cpu",
-    jobs: Jobs = None,
-    only: Only = None,
-) -> None:
-    """The paper's main experiment and everything around it. Stopped, it goes on where it was."""
-    _run("swiss_roll", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
+STUDIES = {
+    "swiss-roll": "The paper's main experiment and everything around it.",
+    "biased-pairs": "Pairs from a corner of the population: what each way of weighing them brings.",
+    "mnist": "Digits with few labels: accuracy by labelled and unlabelled images, and beside rivals.",
+    "colored-mnist": "Coloured digits, from a 2 to a 3 in another hue, by networks and Langevin chains.",
+}
 
 
-@reproduce.command("biased-pairs")
-def biased_pairs(
-    folder: Where = None,
-    fast: Fast = False,
-    tiny: Tiny = False,
-    device: Device = "cpu",
-    jobs: Jobs = None,
-    only: Only = None,
-) -> None:
-    """Pairs from a corner of the population: what each way of weighing them brings. Stopped, it goes on where it was."""
-    _run("biased_pairs", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
+def _add_study(study: str, what: str) -> None:
+    @reproduce.command(study, help=f"{what} Stopped, it goes on where it was.")
+    def run(
+        folder: Where = None,
+        fast: Fast = False,
+        tiny: Tiny = False,
+        device: Device = "cpu",
+        jobs: Jobs = None,
+        only: Only = None,
+    ) -> None:
+        name = study.replace("-", "_")
+        _run(name, folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
 
 
-@reproduce.command("mnist")
-def mnist(
-    folder: Where = None,
-    fast: Fast = False,
-    tiny: Tiny = False,
-    device: Device = "cpu",
-    jobs: Jobs = None,
-    only: Only = None,
-) -> None:
-    """Digits with few labels: accuracy by labelled and unlabelled images, and beside rivals. Stopped, it goes on where it was."""
-    _run("mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
-
-
-@reproduce.command("colored-mnist")
-def colored_mnist(
-    folder: Where = None,
-    fast: Fast = False,
-    tiny: Tiny = False,
-    device: Device = "cpu",
-    jobs: Jobs = None,
-    only: Only = None,
-) -> None:
-    """Coloured digits, from a 2 to a 3 in another hue, by networks and Langevin chains. Stopped, it goes on where it was."""
-    _run("colored_mnist", folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
+for _study, _what in STUDIES.items():
+    _add_study(_study, _what)
 
 
 def _run(
