@@ -18,7 +18,7 @@ from scipy.spatial import cKDTree
 from fewpairs.checks import warn_user
 from fewpairs.ratios import compare_samples, estimate_density_ratio
 
-__all__ = ["Bias", "look_for_bias", "temper"]
+__all__ = ["Bias", "effective_size", "find_coverage", "look_for_bias", "temper"]
 
 LEVEL = 0.01  # a p-value below it is taken as bias
 LEAST_ROWS = 10  # of pairs and of unpaired x's: fewer cannot tell
