@@ -152,6 +152,9 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
         def fit(self, X, y, X_unpaired=None, Y_unpaired=None):
             seen.update(X=X, y=y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
 
+        def score_samples(self, X, y):
+            return np.zeros(len(X))
+
     spy = Method("spy", lambda **options: Spy())
     monkeypatch.setattr("fewpairs.experiments.swiss_roll_cells.METHODS", {"spy": spy})
     Fit(draw, truth, "spy", n_pairs=5, n_source=0, n_target=7, has_metrics=False).run(store, "cpu")
