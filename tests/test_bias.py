@@ -10,10 +10,11 @@ from conftest import FIXED, make_plan
 from torch import nn
 
 from fewpairs import MixtureTranslator, load, objectives
-from fewpairs.bias import effective_size, find_coverage, look_for_bias, temper
+from fewpairs.bias import find_coverage, look_for_bias, temper
 from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
 from fewpairs.data import Samples
 from fewpairs.datasets import LinearGaussian
+from fewpairs.ratios import effective_size
 
 QUICK = {**FIXED, "max_steps": 30}
 PROBLEM = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(0.0, 0.0), covariance=((0.5, 0.0), (0.0, 0.25)))
@@ -172,6 +173,8 @@ def test_a_handful_of_unpaired_rows_is_no_population() -> None:
         warnings.simplefilter("ignore")
         model = fit(data, pairs_are="biased")
     assert float(model.y_scaler_.scale.min()) > 0.5 and abs(model.x_gain_) < 5
+    # The pairs' y's stand for the population's, whose mean is zero, with weights that bring them there.
+    assert np.abs(model.y_scaler_.loc.numpy()).max() < 0.6 * np.abs(data[1].mean(0)).max()
 
 
 def test_a_known_relevance_is_taken_as_it_is() -> None:
@@ -264,7 +267,7 @@ def test_a_relevance_of_zero_stays_zero_and_tiny_ones_are_numbers() -> None:
     one = (np.arange(len(x)) == 0).astype(float)
     with pytest.raises(ValueError, match="no pair would count"):
         MixtureTranslator(**QUICK).fit(x, y, sample_weight=1 - one, relevance=one)
-    with pytest.warns(UserWarning, match="80 pairs count like 1.0"):
+    with pytest.warns(UserWarning, match="80 pairs count like 1.0, and scores are as uncertain as that.$"):
         MixtureTranslator(**QUICK).fit(x, y, relevance=1e-6 + one)
 
 

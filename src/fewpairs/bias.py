@@ -16,9 +16,9 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from fewpairs.checks import warn_user
-from fewpairs.ratios import compare_samples, estimate_density_ratio
+from fewpairs.ratios import compare_samples, effective_size, estimate_density_ratio
 
-__all__ = ["Bias", "effective_size", "find_coverage", "look_for_bias", "temper"]
+__all__ = ["Bias", "find_coverage", "look_for_bias", "temper"]
 
 LEVEL = 0.01  # a p-value below it is taken as bias
 LEAST_ROWS = 10  # of pairs and of unpaired x's: fewer cannot tell
@@ -88,12 +88,6 @@ def temper(relevance: np.ndarray) -> np.ndarray:
     return tempered(low)
 
 
-def effective_size(weight: np.ndarray) -> float:
-    """(Σ w)² / Σ w²: so many rows of equal weight say as much about a mean."""
-    weight = weight / weight.max()  # squares of tiny numbers are zero
-    return float(weight.sum() ** 2 / (weight**2).sum())
-
-
 def find_coverage(pairs_x: np.ndarray, unpaired_x: np.ndarray) -> float:
     """The part of the unpaired x's that are as near to a pair as some pair is to its nearest fellow."""
     some = unpaired_x[np.random.default_rng(0).permutation(len(unpaired_x))[:MOST_ROWS]]
@@ -122,7 +116,8 @@ def look_for_bias(
             raise ValueError(
                 'relevance says how biased the pairs are, and pairs_are="representative" that they are not: leave one out.'
             )
-        coverage = find_coverage(pairs_x, unpaired_x) if len(unpaired_x) else 1.0
+        has_enough = min(n_pairs, len(unpaired_x)) >= LEAST_ROWS
+        coverage = find_coverage(pairs_x, unpaired_x) if has_enough else 1.0
         found = Bias(True, none.p_value, relevance / relevance.mean(), effective_size(relevance), 0, coverage)
         _warn_of_gaps(found)
         return found
@@ -160,9 +155,14 @@ def _warn_of_gaps(bias: Bias) -> bool:
     n_pairs = len(bias.relevance)
     if bias.uncovered == 0 and bias.effective_sample_size >= LEAST_EFFECTIVE * n_pairs:
         return False
-    warn_user(
-        f"The pairs hardly overlap with the unpaired x's: {bias.coverage:.0%} of these lie among the pairs, and weighted towards "
-        f"them {n_pairs} pairs count like {bias.effective_sample_size:.1f}. Where there are no pairs p(y|x) is a guess, and "
-        "scores are not about it; the model leans towards ignoring x."
+    text = (
+        f"The pairs hardly overlap with the population: weighted towards it, {n_pairs} pairs count like "
+        f"{bias.effective_sample_size:.1f}, and scores are as uncertain as that."
     )
+    if bias.uncovered > 0:
+        text += (
+            f" {bias.coverage:.0%} of the unpaired x's lie among the pairs. Elsewhere p(y|x) is a guess, and scores are not "
+            "about it; the model leans towards ignoring x. More pairs from there are what helps."
+        )
+    warn_user(text)
     return True

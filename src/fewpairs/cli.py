@@ -84,8 +84,7 @@ def _add_study(study: str, what: str) -> None:
         jobs: Jobs = None,
         only: Only = None,
     ) -> None:
-        name = study.replace("-", "_")
-        _run(name, folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
+        _run(study, folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
 
 
 for _study, _what in STUDIES.items():
@@ -100,8 +99,9 @@ def _run(
 
     from fewpairs.experiments.cells import n_cores, named, run_study
 
-    study, page = (import_module(f"fewpairs.experiments.{room}") for room in (name, f"{name}_page"))
-    folder = folder or Path("results") / name.replace("_", "-")
+    room = name.replace("-", "_")
+    study, page = (import_module(f"fewpairs.experiments.{one}") for one in (room, f"{room}_page"))
+    folder = folder or Path("results") / name
     if fast and tiny:
         raise typer.BadParameter("--fast and --tiny are two scales: give one of them, or neither for the full study.")
     if device not in ("cpu", "cuda"):

@@ -26,7 +26,7 @@ from sklearn.utils import check_random_state, check_scalar
 
 from fewpairs import checks
 
-__all__ = ["DensityRatio", "compare_samples", "estimate_density_ratio"]
+__all__ = ["DensityRatio", "compare_samples", "effective_size", "estimate_density_ratio"]
 
 N_FOLDS = 5
 MOST_ROWS = 5000  # rows of a sample that a classifier learns from: more hardly move it
@@ -114,9 +114,14 @@ def estimate_density_ratio(
         classifier = _quadratic(above.shape[1]) if isinstance(method, str) else method
         values, ratio = _classify(above, below, classifier, random)
     weights, n_clipped = _clip(values, largest)
-    effective = float(weights.sum() ** 2 / (weights**2).sum())
     overlap, names = min(float(values.mean()), 1.0), checks.column_names(checks.unwrap(numerator))
-    return DensityRatio(weights, effective, n_clipped, overlap, ratio, above.shape[1], names)
+    return DensityRatio(weights, effective_size(weights), n_clipped, overlap, ratio, above.shape[1], names)
+
+
+def effective_size(weight: np.ndarray) -> float:
+    """(Σ w)² / Σ w²: so many rows of equal weight say as much about a mean."""
+    weight = weight / weight.max()  # squares of tiny numbers are zero
+    return float(weight.sum() ** 2 / (weight**2).sum())
 
 
 def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.RandomState | None = None) -> float:

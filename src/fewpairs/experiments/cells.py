@@ -198,12 +198,12 @@ def run_cells(
     return outcomes
 
 
-def named(fits: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
+def named(fits: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
     """The fits in whose name one of the regular expressions is found; all of them if there are none."""
-    found = [fit for fit in fits if not words or any(re.search(word, fit.name) for word in words)]
+    found = [fit for fit in fits if not patterns or any(re.search(pattern, fit.name) for pattern in patterns)]
     if not found:
         examples = f"{fits[0].name!r} and {fits[-1].name!r}"
-        raise ValueError(f"No fit has {' or '.join(map(repr, words))} in its name. They are called like {examples}.")
+        raise ValueError(f"No fit has {' or '.join(map(repr, patterns))} in its name. They are called like {examples}.")
     return found
 
 

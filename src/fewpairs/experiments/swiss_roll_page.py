@@ -85,7 +85,8 @@ PAPER: dict[tuple[str, int], dict[str, tuple[float, float, float, float]]] = {
 
 
 Key = TypeVar("Key")
-Rows = Mapping[str, list[dict[str, Any]]]  # what the fits of each method found, one a draw of the data
+Found = list[dict[str, Any]]
+Rows = Mapping[str, Found]  # what the fits of each method found, one a draw of the data
 
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
@@ -155,7 +156,7 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     return page.write(folder, {**results, "failed": outcomes.failures})
 
 
-def _found(table: Mapping[Key, Sequence[Fit]], outcomes: Outcomes) -> dict[Key, list[dict[str, Any]]]:
+def _found(table: Mapping[Key, Sequence[Fit]], outcomes: Outcomes) -> dict[Key, Found]:
     """What the fits of a table found, without the rows of which none has been run."""
     found = {key: [outcomes[fit] for fit in fits if fit in outcomes] for key, fits in table.items()}
     return {key: some for key, some in found.items() if some}
@@ -255,7 +256,7 @@ def _mappings(plan: Plan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpa
 
 
 def _ablation_table(
-    rows: Mapping[tuple[str, int, int], list[dict[str, Any]]], tables: list[dict[str, Any]]
+    rows: Mapping[tuple[str, int, int], Found], tables: list[dict[str, Any]]
 ) -> tuple[list[str], list[list[str]]]:
     columns = ("conditional_mmd", "conditional_transport", "nll")
     lines = []
@@ -283,7 +284,7 @@ def _is_stable(outcome: dict[str, Any]) -> bool:
     return outcome.get("ended") != "diverged" and "ran away" not in warned and "drifts" not in warned
 
 
-def _sweep(rows: Mapping[tuple[str, int], list[dict[str, Any]]], tables: list[dict[str, Any]]) -> Any:
+def _sweep(rows: Mapping[tuple[str, int], Found], tables: list[dict[str, Any]]) -> Any:
     curves: dict[str, list[tuple[float, list[float]]]] = {}
     for (method, n_pairs), found in rows.items():
         values = [outcome["nll"] for outcome in found]
@@ -317,9 +318,7 @@ def _worth(plan: Plan, outcomes: Outcomes) -> str:
     return "Read off the two curves: " + "; ".join(sentences) + "." if sentences else "The curves do not meet."
 
 
-def _heatmaps(
-    plan: Plan, rows: Mapping[tuple[str, int, int], list[dict[str, Any]]], tables: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _heatmaps(plan: Plan, rows: Mapping[tuple[str, int, int], Found], tables: list[dict[str, Any]]) -> dict[str, Any]:
     columns, grid = ("mmd", "transport", "conditional_mmd", "conditional_transport"), plan.scale.grid
     maps: dict[str, dict[str, np.ndarray]] = {}
     for (method, n_slopes, n_atoms), found in rows.items():
