@@ -74,7 +74,7 @@ def test_a_fitted_base_is_taken_as_it_is_and_a_new_one_is_fitted_alike() -> None
 
 def test_pairs_meet_members_that_have_not_seen_them() -> None:
     base = MixtureTranslator(**{**FIXED, "max_steps": 5, "n_folds": 3}).fit(DATA.X, DATA.Y, **UNPAIRED)
-    kept = [base.plan_without(fold) for fold in range(3)]
+    kept = [base.plan_in_parts(unseen=fold) for fold in range(3)]
     members = base.plan_.members
     for fold, plan in enumerate(kept):
         assert plan.members[0] is members[0]  # it ignores x

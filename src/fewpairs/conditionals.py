@@ -57,6 +57,14 @@ class ConditionalMixture(Distribution):
         log_z = log_partition(self.log_v, self.a, self.atoms)
         return log_mixture(self.atoms, y) - slope_cost(self.log_v, self.a, y) - log_z - self.scale.log().sum()
 
+    def log_nearness(self, value: Tensor, distance: float) -> Tensor:
+        """log of the mass near y's of shape (..., rows, D): each atom counts by exp(−r² / 2), r being the root mean square of y less
+        the atom's centre over all outputs, in units of `distance`. It says where mass lies, and nothing of its shape."""
+        y = ((value - self.loc) / self.scale).reshape(-1, *self.batch_shape, *self.event_shape)
+        n_rows = self._rows_per_block(len(y))
+        parts = zip(self._row_blocks(len(y)), y.split(n_rows, dim=1), strict=True)
+        return torch.cat([part._log_nearness(some, distance) for part, some in parts], dim=1).reshape(value.shape[:-1])
+
     @torch.no_grad()
     def sample(
         self, sample_shape: torch.Size | list[int] | tuple[int, ...] = (), generator: torch.Generator | None = None
@@ -94,8 +102,8 @@ class ConditionalMixture(Distribution):
         return ConditionalMixture(self.log_v[rows], self.a[rows], self.atoms, self.loc, self.scale)
 
     def _rows_per_block(self, n_draws: int = 1) -> int:
-        n_components = self.log_v.shape[-1] * len(self.atoms.b)
-        return max(BLOCK // max(n_components, n_draws * self.a.shape[-1]), 1)
+        n_atoms = len(self.atoms.b)
+        return max(BLOCK // max(self.log_v.shape[-1] * n_atoms, n_draws * max(self.a.shape[-1], n_atoms)), 1)
 
     def _row_blocks(self, n_draws: int = 1) -> Iterator["ConditionalMixture"]:
         n_rows = self._rows_per_block(n_draws)
@@ -111,6 +119,13 @@ class ConditionalMixture(Distribution):
         a = self.a[torch.arange(n_rows, device=self.a.device), slope]
         noise = torch.randn(a.shape, dtype=a.dtype, device=a.device, generator=generator)
         return self.atoms.tilted_mean(a, atom) + self.atoms.scale_noise(noise, atom)
+
+    def _log_nearness(self, y: Tensor, distance: float) -> Tensor:
+        weights = self.log_weights().exp()
+        of_atom = weights.sum(1).clamp(min=torch.finfo(weights.dtype).tiny)  # (rows, N)
+        centres = self.atoms.moved((weights.mT @ self.a) / of_atom.unsqueeze(-1))  # slopes of an atom: at their mean
+        squares = torch.cdist(y.transpose(0, 1), centres).square() / (y.shape[-1] * distance**2)
+        return (of_atom.log().unsqueeze(1) - squares / 2).logsumexp(-1).mT
 
     def _mean(self) -> Tensor:
         weights = self.log_weights().exp()
@@ -148,21 +163,29 @@ class ConditionalEnsemble(Distribution):
     """Creates the mixture Σ_k share_k p_k(y|x) of conditional mixtures at the same rows.
 
     Arguments:
-        members: The mixtures, in the same units.
+        members: The mixtures, in the same units, or ensembles of such.
         shares: Their weights, (members,); they sum to one.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real_vector
 
-    def __init__(self, members: Sequence[ConditionalMixture], shares: Tensor) -> None:
+    def __init__(self, members: Sequence["ConditionalMixture | ConditionalEnsemble"], shares: Tensor) -> None:
         self.members, self.shares = list(members), shares
         super().__init__(members[0].batch_shape, members[0].event_shape, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(y|x) of y's of shape (..., rows, D)."""
-        log_probs = torch.stack([member.log_prob(value) for member in self.members], dim=-1)
-        return torch.logsumexp(log_probs + self.shares.log(), dim=-1)
+        return torch.logsumexp(self.log_probs(value) + self.shares.log(), dim=-1)
+
+    def log_probs(self, value: Tensor) -> Tensor:
+        """log p_k(y|x) of each member, (..., rows, members)."""
+        return torch.stack([member.log_prob(value) for member in self.members], dim=-1)
+
+    def log_nearness(self, value: Tensor, distance: float) -> Tensor:
+        """See `ConditionalMixture.log_nearness`."""
+        each = torch.stack([member.log_nearness(value, distance) for member in self.members], dim=-1)
+        return torch.logsumexp(each + self.shares.log(), dim=-1)
 
     @torch.no_grad()
     def sample(
@@ -204,6 +227,10 @@ class ConditionalEnsemble(Distribution):
         levels = value.reshape(-1).to(self.shares)
         each = torch.stack([member.icdf(levels) for member in self.members])  # the answer lies between the members' own
         return _halve(lambda y: self.cdf(y) < levels.reshape(-1, 1, 1), each.amin(0), each.amax(0))
+
+    def _at(self, rows: Tensor) -> "ConditionalEnsemble":
+        """The same for some of the rows."""
+        return ConditionalEnsemble([member._at(rows) for member in self.members], self.shares)
 
     def _average(self, values: Sequence[Tensor]) -> Tensor:
         return sum(

@@ -13,20 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewpairs.conditionals import ConditionalEnsemble
 from fewpairs.nn import make_mlp
+from fewpairs.plans import EnsemblePlan
 
 __all__ = [
     "CorrectedPlan",
     "Energy",
+    "InformedCost",
     "MapCost",
     "NeuralCost",
     "NeuralPotential",
     "at_rest",
+    "n_opinions",
     "normalise_spectrally",
     "refuse_unfit_energy",
 ]
 
-MOST_TRIES = 256  # draws of a base at once for one draw of its correction
+MOST_AT_ONCE = 2**16  # draws of a base at once, of which some stay
+NEAR = 0.7  # standard deviations of y, the root mean square over its outputs
 
 
 class NeuralCost(nn.Module):
@@ -43,6 +48,26 @@ class NeuralCost(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.network(torch.cat([x.flatten(1), y.flatten(1)], dim=-1)).squeeze(-1)
+
+
+class InformedCost(NeuralCost):
+    """Creates a perceptron of x beside y and opinions on both, to which the opinions contribute linearly as well.
+
+    Most of what is wrong with a base can be said in terms of what it thinks: that it should be sharper, or trust one of its parts
+    more than another. A network of x and y alone learns that slowly, place by place.
+
+    Example:
+        >>> InformedCost(dim_x=2, dim_y=3, n_opinions=4)(torch.zeros(5, 2), torch.zeros(5, 3), torch.zeros(5, 4)).shape
+        torch.Size([5])
+    """
+
+    def __init__(self, *, dim_x: int, dim_y: int, n_opinions: int, **options: Any) -> None:
+        super().__init__(dim_x=dim_x, dim_y=dim_y + n_opinions, **options)
+        self.linear = nn.Linear(n_opinions, 1, bias=False)
+        nn.init.normal_(self.linear.weight, std=1e-3)  # nearly nothing, but not nothing: spectral norms divide by it
+
+    def forward(self, x: Tensor, y: Tensor, opinions: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, torch.cat([y, opinions], dim=-1)) + self.linear(opinions).squeeze(-1)
 
 
 class NeuralPotential(nn.Module):
@@ -88,7 +113,7 @@ class Energy(nn.Module):
     """Creates u(x, y) = (c(x, y) − f(y)) / ε; `energy(x, y)` is one number a row.
 
     Arguments:
-        cost: c, a module that takes x and y to one number a row.
+        cost: c, a module that takes x and y to one number a row; an `InformedCost` takes opinions as well.
         potential: f, a module that takes y to one number a row.
         epsilon: ε.
         bound: If given, u is bent so that it stays between −bound and bound.
@@ -119,9 +144,9 @@ class Energy(nn.Module):
         self.strength: Tensor
         self.register_buffer("strength", torch.ones(()))
 
-    def costs(self, x: Tensor, y: Tensor) -> Tensor:
+    def costs(self, x: Tensor, y: Tensor, *opinions: Tensor) -> Tensor:
         """c(x, y) / ε."""
-        return self.cost(x.unflatten(-1, self.x_shape), y.unflatten(-1, self.y_shape)) / self.epsilon
+        return self.cost(x.unflatten(-1, self.x_shape), y.unflatten(-1, self.y_shape), *opinions) / self.epsilon
 
     def prepare(self, x: Tensor) -> Tensor:
         """What u needs to know of these x's, for y's that move: a cost that has a method `prepare` is asked about x once."""
@@ -142,18 +167,19 @@ class Energy(nn.Module):
             potentials = potentials - y.square().sum(-1) / (2 * self.confinement**2)
         return potentials
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._bend(self.costs(x, y) - self.potentials(y))
+    def forward(self, x: Tensor, y: Tensor, *opinions: Tensor) -> Tensor:
+        return self._bend(self.costs(x, y, *opinions) - self.potentials(y))
 
     def _bend(self, energy: Tensor) -> Tensor:
         if self.bound is not None:
             energy = self.bound * torch.tanh(energy / self.bound)
         return self.strength * energy
 
-    def of_draws(self, x: Tensor, draws: Tensor) -> Tensor:
+    def of_draws(self, x: Tensor, draws: Tensor, *opinions: Tensor) -> Tensor:
         """u of several y's for each x: draws are (n, rows, dim_y), and so is the energy without its last axis."""
         n = len(draws)
-        return self(x.repeat(n, 1), draws.flatten(0, 1)).unflatten(0, (n, len(x)))
+        flat = (part.flatten(0, 1) for part in (draws, *opinions))
+        return self(x.repeat(n, 1), *flat).unflatten(0, (n, len(x)))
 
     def between(self, x: Tensor, y: Tensor) -> Tensor:
         """u of every x with every y, (Q, R)."""
@@ -169,7 +195,7 @@ class CorrectedPlan(nn.Module):
         energy: u, with a bound: it is what makes draws possible in bounded time.
     """
 
-    def __init__(self, base: Any, energy: Energy) -> None:
+    def __init__(self, base: EnsemblePlan, energy: Energy) -> None:
         super().__init__()
         if energy.bound is None:
             raise ValueError(
@@ -178,58 +204,105 @@ class CorrectedPlan(nn.Module):
         self.base, self.energy = base, energy
         self.bound = energy.bound
 
-    def log_partition(self, x: Tensor, draws: Tensor) -> Tensor:
-        """log Z(x), estimated from draws of the base at each x, (n, rows, dim_y).
+    def energies(self, x: Tensor, y: Tensor) -> Tensor:
+        """u of several y's for each x, (n, rows, dim_y), without the last axis."""
+        return self._energies(self.base.conditional(x), x, y)
 
-        The logarithm of a mean over n draws is too low by some c / n, which would reward an energy that varies much; over n / 2
-        draws by twice as much. The difference is added.
-        """
-        log_weight, half = -self.energy.of_draws(x, draws), len(draws) // 2
-        whole, *halves = (_log_mean(part) for part in (log_weight, log_weight[:half], log_weight[half:]))
-        return 2 * whole - (halves[0] + halves[1]) / 2
+    def _energies(self, conditional: ConditionalEnsemble, x: Tensor, y: Tensor) -> Tensor:
+        if not isinstance(self.energy.cost, InformedCost):
+            return self.energy.of_draws(x, y)
+        with torch.no_grad():
+            opinions = hear_opinions(conditional, y)
+        return self.energy.of_draws(x, y, opinions)
+
+    def weigh(self, x: Tensor, y: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """u(x, y), one number a row, and log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
+        energies = self.energies(x, torch.cat([y.unsqueeze(0), draws]))
+        return energies[0], _log_mean_unbiased(-energies[1:])
+
+    def log_partition(self, x: Tensor, draws: Tensor) -> Tensor:
+        """log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
+        return _log_mean_unbiased(-self.energies(x, draws))
 
     def log_marginal(self, y: Tensor, source: Tensor, draws: Tensor) -> Tensor:
         """log p̂(y), p̂ the average of p(·|x) over the source, with log Z from draws of the base at each of its x's."""
-        log_joint = self.base.log_prob_between(source, y) - self.energy.between(source, y)
-        return torch.logsumexp(log_joint - self.log_partition(source, draws).unsqueeze(-1), dim=0) - math.log(
-            len(source)
-        )
+        everywhere = y.unsqueeze(1).expand(-1, len(source), -1)
+        log_joint = self.base.log_prob_between(source, y) - self.energies(source, everywhere).mT
+        log_share = -self.log_partition(source, draws) - math.log(len(source))
+        return torch.logsumexp(log_joint + log_share.unsqueeze(-1), dim=0)
 
     def log_prob(self, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """log p(y|x) with log Z(x) estimated from so many draws, and its standard error, one number a row each."""
         conditional = self.base.conditional(x)
         if float(self.energy.strength) == 0:
             return (exactly := conditional.log_prob(y)), torch.zeros_like(exactly)
-        weight = (-self.energy.of_draws(x, conditional.sample((n_draws,), generator=generator))).exp()
-        log_prob = conditional.log_prob(y) - self.energy(x, y) - weight.mean(0).log()
+        draws = conditional.sample((n_draws,), generator=generator)
+        energies = self._energies(conditional, x, torch.cat([y.unsqueeze(0), draws]))
+        weight = (-energies[1:]).exp()
+        log_prob = conditional.log_prob(y) - energies[0] - weight.mean(0).log()
         return log_prob, weight.std(0) / (weight.mean(0) * math.sqrt(n_draws))
 
     def mean(self, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
         """The mean of y at each x, (rows, dim_y), by so many draws of the base, each with the weight exp(−u)."""
-        draws = self.base.conditional(x).sample((n_draws,), generator=generator)
-        share = (-self.energy.of_draws(x, draws)).softmax(dim=0)
+        conditional = self.base.conditional(x)
+        draws = conditional.sample((n_draws,), generator=generator)
+        share = (-self._energies(conditional, x, draws)).softmax(dim=0)
         return (share.unsqueeze(-1) * draws).sum(0)
 
     def sample(self, x: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Draws y's of shape (n_samples, rows, dim_y), exactly: a draw of the base stays with the chance exp(−u) / exp(bound)."""
-        y = self.base.conditional(x).sample((n_samples,), generator=generator).flatten(0, 1).unsqueeze(0)
-        found, rows, waiting = y[0].clone(), x.repeat(n_samples, 1), torch.arange(y.shape[1], device=x.device)
-        least = -self.energy.strength * self.bound
-        while True:
+        most = float(self.energy.strength) * self.bound
+        n_found = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        kept = x.new_empty((n_samples, len(x), *self.base.conditional(x[:1]).event_shape))
+        waiting = torch.arange(len(x), device=x.device)
+        while len(waiting):
+            conditional = self.base.conditional(x[waiting])
+            # As many as are likely to be enough for the row that lacks most.
+            n_tries = math.ceil((n_samples - int(n_found[waiting].min())) * math.exp(most))
+            n_tries = max(min(n_tries, MOST_AT_ONCE // len(waiting)), 1)
+            y = conditional.sample((n_tries,), generator=generator)
             chance = torch.rand(y.shape[:2], generator=generator, dtype=y.dtype, device=y.device)
-            stays = chance.log() <= least - self.energy.of_draws(rows[waiting], y)
-            is_done, first = stays.max(dim=0)
-            found[waiting[is_done]] = y[first, torch.arange(len(first), device=x.device)][is_done]
-            waiting = waiting[~is_done]
-            if len(waiting) == 0:
-                return found.unflatten(0, (n_samples, len(x)))
-            # As many tries for each of the rest as would have been for all: the last ones do not keep anybody waiting.
-            tries = min(max(len(rows) // len(waiting), 1), MOST_TRIES)
-            y = self.base.conditional(rows[waiting]).sample((tries,), generator=generator)
+            stays = chance.log() <= -self._energies(conditional, x[waiting], y) - most
+            place = n_found[waiting] + stays.cumsum(0) - 1
+            draw, column = (stays & (place < n_samples)).nonzero(as_tuple=True)
+            kept[place[draw, column], waiting[column]] = y[draw, column]
+            n_found[waiting] += stays.sum(0)
+            waiting = (n_found < n_samples).nonzero().squeeze(1)
+        return kept
+
+
+def hear_opinions(conditional: ConditionalEnsemble, y: Tensor) -> Tensor:
+    """What a base thinks of y's of shape (n, rows, dim_y), in numbers of the order of one, (n, rows, `n_opinions`): how likely it
+    finds them, how much more likely each of its parts does, and how much of its mass is anywhere near.
+
+    The last one lets networks sharpen p(y|x) without taking mass from one mode to another: a step that makes every mode
+    narrower and the largest one larger gains a lot for the one and loses little for the other, as far as likelihoods can tell.
+    """
+    of_parts = conditional.log_probs(y)
+    log_prob = torch.logsumexp(of_parts + conditional.shares.log(), dim=-1, keepdim=True)
+    nearness = conditional.log_nearness(y, NEAR).unsqueeze(-1)
+    return torch.cat(
+        [log_prob.clamp(-12, 12) / 3, (of_parts - log_prob).clamp(-5, 5) / 2, nearness.clamp(min=-9) / 3], dim=-1
+    )
+
+
+def n_opinions(base: EnsemblePlan) -> int:
+    """How many numbers `hear_opinions` gives."""
+    return len(base.members) + 2
+
+
+def _log_mean_unbiased(log_weight: Tensor) -> Tensor:
+    """The logarithm of the mean weight over the first axis.
+
+    The logarithm of a mean over n draws is too low by some c / n, which would reward an energy that varies much; over n / 2 draws
+    by twice as much. The difference is added.
+    """
+    half = len(log_weight) // 2
+    whole, *halves = (_log_mean(part) for part in (log_weight, log_weight[:half], log_weight[half:]))
+    return 2 * whole - (halves[0] + halves[1]) / 2
 
 
 def _log_mean(log_weight: Tensor) -> Tensor:
-    """The logarithm of the mean weight over the first axis."""
     return log_weight.logsumexp(0) - math.log(len(log_weight))
 
 
@@ -251,7 +324,10 @@ def at_rest(network: nn.Module) -> Iterator[None]:
 def refuse_unfit_energy(energy: Energy, x: Tensor, y: Tensor) -> None:
     """An error if cost or potential, asked about two rows, do not give one number for each."""
     of_x, of_y = x.unflatten(-1, energy.x_shape), y.unflatten(-1, energy.y_shape)
-    for name, module, rows in (("cost", energy.cost, (of_x, of_y)), ("potential", energy.potential, (of_y,))):
+    asked = [("potential", energy.potential, (of_y,))]
+    if not isinstance(energy.cost, InformedCost):
+        asked.insert(0, ("cost", energy.cost, (of_x, of_y)))
+    for name, module, rows in asked:
         shapes = " and ".join(str(tuple(part.shape)) for part in rows)
         try:
             with at_rest(module):

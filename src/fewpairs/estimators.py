@@ -337,16 +337,19 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         with torch.no_grad():
             return self.plan_.conditional(x.clamp(-FARTHEST, FARTHEST), self.y_scaler_.loc, self.y_scaler_.scale)
 
-    def plan_without(self, fold: int) -> EnsemblePlan:
-        """The plan of those members alone that have not seen the pairs of a fold, in standardised units."""
+    def plan_in_parts(self, unseen: int | None = None) -> EnsemblePlan:
+        """The plan, in standardised units, as an ensemble of its parts, each of them an ensemble of one member a fold; or of those
+        members alone that have not seen the pairs of a fold."""
         members, shares = self.plan_.members, self.plan_.shares
         if self.n_folds_ == 1:
-            return self.plan_
+            return EnsemblePlan([self.plan_], torch.ones_like(shares[:1]))
         # In front is the model that ignores x; behind it stand the members of each part of the ensemble, one a fold.
-        kept = [0, *range(1 + fold, len(members), self.n_folds_)]
-        # A member stands for its part, whose share its fellows have as well; the model that ignores x has no fellows.
-        weight = torch.where(torch.arange(len(shares)) == 0, 1.0, self.n_folds_) * shares
-        return EnsemblePlan([members[number] for number in kept], weight[kept] / weight[kept].sum())
+        parts = [members[first : first + self.n_folds_] for first in range(1, len(members), self.n_folds_)]
+        of_parts = torch.cat([shares[:1], shares[1:].unflatten(0, (len(parts), self.n_folds_)).sum(1)])
+        if unseen is not None:
+            return EnsemblePlan([members[0], *(part[unseen] for part in parts)], of_parts)
+        even = torch.full_like(shares[: self.n_folds_], 1 / self.n_folds_)
+        return EnsemblePlan([members[0], *(EnsemblePlan(part, even) for part in parts)], of_parts)
 
     def novelty(self, X: Any) -> np.ndarray:
         """How far each x is from those seen in training, one number a row: above 1 is far, and p(y|x) a guess."""

@@ -29,9 +29,11 @@ from fewpairs.data import Samples, Scaler
 from fewpairs.energies import (
     CorrectedPlan,
     Energy,
+    InformedCost,
     MapCost,
     NeuralCost,
     NeuralPotential,
+    n_opinions,
     normalise_spectrally,
     refuse_unfit_energy,
 )
@@ -74,7 +76,8 @@ class NeuralTranslator(Saved, Translator):
         base: What is corrected: "mixture" is a `MixtureTranslator` with its default settings, or pass one with settings of your
             own (if it is fitted, it is taken as it is). None learns the whole energy. "auto" is "mixture" for tables, None for
             images.
-        cost: c, a module that takes x and y to one number a row; None is a perceptron. `energies.MapCost` is one for images. Of a
+        cost: c, a module that takes x and y to one number a row; None is a perceptron, and that of a correction hears as well what
+            the base and its parts think of y. `energies.MapCost` is one for images. Of a
             module of your own a copy is trained, from the weights that it has.
         potential: f, a module that takes y to one number a row; None is a perceptron.
         objective: With a base "marginal", the bounded objective, "supervised", or "auto": what the base has found better.
@@ -294,7 +297,7 @@ class NeuralTranslator(Saved, Translator):
         if base is None:
             self._warn_of_range(samples.target)
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
-            energy = self._make_energy(is_bounded=base is not None).to(device)
+            energy = self._make_energy(None if base is None else n_opinions(base.plan_in_parts())).to(device)
             refuse_unfit_energy(energy, samples.pairs_x[:2], samples.pairs_y[:2])
             lesson: Correction | Contrast
             if base:
@@ -380,10 +383,12 @@ class NeuralTranslator(Saved, Translator):
         rows, parts = self._n_at_once(), []
         with torch.no_grad():
             for some_x, some_y in zip(x.split(rows), y.split(rows), strict=True):
-                energy = self.plan_(some_x, some_y).double()
-                if self.base_ is not None:
-                    energy = energy - self.base_.plan_.log_prob(some_x.double(), some_y.double())
-                parts.append(energy)
+                if self.base_ is None:
+                    energy = self.plan_(some_x, some_y)
+                else:
+                    of_correction = CorrectedPlan(self.base_.plan_in_parts(), self.plan_).energies(some_x, some_y[None])[0]
+                    energy = of_correction - self.base_.plan_.log_prob(some_x, some_y)
+                parts.append(energy.double())
         return torch.cat(parts).numpy()
 
     def estimate_log_likelihood(
@@ -534,21 +539,22 @@ class NeuralTranslator(Saved, Translator):
         )
         return x_scaler, y_scaler
 
-    def _make_energy(self, *, is_bounded: bool) -> Energy:
-        """Networks to begin with: fresh perceptrons, or copies of the user's own."""
-        last_std = 0.01 if is_bounded else None  # a correction begins at nothing
-        options: dict[str, Any] = {"activation": self.activation, "last_std": last_std}
-        cost, potential = self.cost, self.potential
+    def _make_energy(self, n_opinions: int | None) -> Energy:
+        """Networks to begin with: fresh perceptrons, or copies of the user's own. Those of a correction hear so many opinions of its
+        base; None is no correction."""
+        is_correction = n_opinions is not None
         dims = {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
-        cost = NeuralCost(**dims, hidden=self.cost_hidden, **options) if cost is None else copy.deepcopy(cost)
-        potential = (
-            NeuralPotential(dim_y=self.n_outputs_, hidden=self.potential_hidden, **options)
-            if potential is None
-            else copy.deepcopy(potential)
-        )
+        options: dict[str, Any] = {"activation": self.activation, "last_std": 0.01 if is_correction else None}
+        cost, potential = copy.deepcopy(self.cost), copy.deepcopy(self.potential)
+        if cost is None and n_opinions:
+            cost = InformedCost(**dims, n_opinions=n_opinions, hidden=self.cost_hidden, **options)
+        elif cost is None:
+            cost = NeuralCost(**dims, hidden=self.cost_hidden, **options)
+        if potential is None:
+            potential = NeuralPotential(dim_y=self.n_outputs_, hidden=self.potential_hidden, **options)
         if self.spectral_norm:
             cost, potential = normalise_spectrally(cost), normalise_spectrally(potential)
-        limits: dict[str, Any] = {"bound": self.bound} if is_bounded else {"confinement": self.confinement}
+        limits: dict[str, Any] = {"bound": self.bound} if is_correction else {"confinement": self.confinement}
         limits |= {"x_shape": self.x_shape_, "y_shape": self.y_shape_}
         return Energy(cost, potential, epsilon=self.epsilon, **limits)
 
@@ -584,7 +590,7 @@ class NeuralTranslator(Saved, Translator):
                 "nothing. Pass all the pairs that the base was fitted to, new ones, or a base that is not fitted."
             )
         folds = torch.tensor(dealt, device=device)
-        bases = [copy.deepcopy(base.plan_without(fold)).float().to(device) for fold in range(n_folds)]
+        bases = [copy.deepcopy(base.plan_in_parts(unseen=fold)).float().to(device) for fold in range(n_folds)]
         return Correction(
             energy=energy,
             samples=samples,
@@ -690,7 +696,7 @@ class NeuralTranslator(Saved, Translator):
         """The corrected base and a source of randomness, on the device that the model learnt on."""
         assert self.base_ is not None
         generator = self._generator(seed)
-        plan = CorrectedPlan(self.base_.plan_, self.plan_)
+        plan = CorrectedPlan(self.base_.plan_in_parts(), self.plan_)
         return copy.deepcopy(plan).to(generator.device), generator
 
     def _generator(self, seed: int) -> torch.Generator:
@@ -778,12 +784,12 @@ class NeuralTranslator(Saved, Translator):
             settings["base"] = "mixture"  # the fitted one is saved beside it
         return settings
 
-    def _shape(self) -> dict[str, bool]:
-        return {"is_bounded": self.plan_.bound is not None}
+    def _shape(self) -> dict[str, int | None]:
+        return {"n_opinions": None if self.base_ is None else n_opinions(self.base_.plan_in_parts())}
 
-    def _empty_plan(self, shape: dict[str, bool]) -> Energy:
-        energy = self._make_energy(is_bounded=shape["is_bounded"])
-        return energy.double() if shape["is_bounded"] else energy
+    def _empty_plan(self, shape: dict[str, int | None]) -> Energy:
+        energy = self._make_energy(shape["n_opinions"])
+        return energy if shape["n_opinions"] is None else energy.double()
 
     def _restore(self) -> None:
         self.x_shape_, self.y_shape_ = tuple(self.x_shape_), tuple(self.y_shape_)

@@ -34,9 +34,11 @@ __all__ = ["Contrast", "Correction", "Optimizer", "draw_afresh", "draw_negatives
 MOST_TO_JUDGE = 128  # held-out pairs that are looked at with chains
 CHAINS_TO_JUDGE = 8  # at each of them
 N_AVERAGED = 20  # steps: one minibatch says little about the gap between data and negatives
-MOST_TO_CORRECT = 1000  # and with draws of a base
+MOST_TO_CORRECT = 2000  # and with draws of a base
+ROWS_TO_JUDGE = 250  # of them at once: their draws fill no cache
 LEAST_TO_JUDGE = 5  # held-out pairs, for a correction to be kept
-DRAWS_OF_BASE_TO_JUDGE = 256
+DRAWS_OF_BASE_TO_JUDGE = 128
+ANCHOR = 0.1  # of log² Z(x): u has a free number for each x, and would else wander off to where its bound flattens it
 LOOK_AHEAD = 16  # steps for which a base draws at once
 DRIFTING = 20.0  # nats: a gap this wide between data and negatives is no longer about the data
 
@@ -274,8 +276,9 @@ class Correction:
         self._x, self._y = (rows[here][:MOST_TO_CORRECT] for rows in (self.samples.pairs_x, self.samples.pairs_y))
         if len(self._x):
             with torch.no_grad():
-                conditional = self.bases[0].conditional(self._x)
-                self._draws = conditional.sample((DRAWS_OF_BASE_TO_JUDGE,))
+                draws = self.bases[0].conditional(self._x).sample((DRAWS_OF_BASE_TO_JUDGE,))
+            size = ROWS_TO_JUDGE
+            self._judges = self._x.split(size), self._y.split(size), draws.split(size, dim=1)
 
     def batches(self) -> Iterator["Task"]:
         """Minibatches, each with pairs of one fold and draws of its base."""
@@ -314,10 +317,9 @@ class Correction:
 
     def step(self, task: "Task") -> Mapping[str, Tensor]:
         plan = CorrectedPlan(self.bases[task.fold], self.energy)
+        energy, log_partition = plan.weigh(task.x_pairs, task.hand.pairs_y, task.draws_of_pairs)
         # The base's own density of the pairs is left out: no step changes it.
-        loss = (
-            self.energy(task.x_pairs, task.hand.pairs_y) + plan.log_partition(task.x_pairs, task.draws_of_pairs)
-        ).mean()
+        loss = (energy + log_partition + ANCHOR * log_partition.square()).mean()
         if self.objective == "marginal":
             loss = loss - self.unpaired_weight * plan.log_marginal(task.hand.target, task.x, task.draws).mean()
         self._descend(loss)
@@ -325,10 +327,10 @@ class Correction:
 
     def gains(self) -> Tensor:
         """What the correction brings to the log-likelihood of each held-out pair."""
+        plan = CorrectedPlan(self.bases[0], self.energy)
         with torch.no_grad():
-            return -self.energy(self._x, self._y) - CorrectedPlan(self.bases[0], self.energy).log_partition(
-                self._x, self._draws
-            )
+            found = [plan.weigh(*some) for some in zip(*self._judges, strict=True)]
+        return -torch.cat([energy + log_partition for energy, log_partition in found])
 
     def judge(self) -> float:
         """Minus the mean gain; NaN without held-out pairs."""

@@ -81,6 +81,10 @@ class DiagonalAtoms(NamedTuple):
         """b_n + B_n a for one chosen atom each: (..., D), (...) → (..., D)."""
         return self.b[atom] + self.B[atom] * a
 
+    def moved(self, a: Tensor) -> Tensor:
+        """b_n + B_n a_n, every atom with a slope of its own: (..., N, D) → (..., N, D)."""
+        return self.b + self.B * a
+
     def pooled_shift(self, pooled: Tensor) -> Tensor:
         """Σ_n B_n s_n, where s_n is the weighted sum of slopes at atom n: (..., N, D) → (..., D)."""
         return (pooled * self.B).sum(dim=-2)
@@ -168,6 +172,9 @@ class FullAtoms(NamedTuple):
 
     def tilted_mean(self, a: Tensor, atom: Tensor) -> Tensor:
         return self.b[atom] + _times_chosen(self.B, a, atom)
+
+    def moved(self, a: Tensor) -> Tensor:
+        return self.b + torch.einsum("nde,...ne->...nd", self.B, a)
 
     def pooled_shift(self, pooled: Tensor) -> Tensor:
         return pooled.flatten(-2) @ self.B.mT.flatten(0, 1)
