@@ -204,9 +204,10 @@ class CorrectedPlan(nn.Module):
         self.base, self.energy = base, energy
         self.bound = energy.bound
 
-    def energies(self, x: Tensor, y: Tensor) -> Tensor:
-        """u of several y's for each x, (n, rows, dim_y), without the last axis."""
-        return self._energies(self.base.conditional(x), x, y)
+    def energies(self, x: Tensor, y: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        """u of several y's for each x, (n, rows, dim_y), without the last axis. Noise is added to the x that networks see; the base
+        is asked about x itself."""
+        return self._energies(self.base.conditional(x), x + noise, y)
 
     def _energies(self, conditional: ConditionalEnsemble, x: Tensor, y: Tensor) -> Tensor:
         if not isinstance(self.energy.cost, InformedCost):
@@ -215,20 +216,20 @@ class CorrectedPlan(nn.Module):
             opinions = hear_opinions(conditional, y)
         return self.energy.of_draws(x, y, opinions)
 
-    def weigh(self, x: Tensor, y: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    def weigh(self, x: Tensor, y: Tensor, draws: Tensor, noise: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
         """u(x, y), one number a row, and log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
-        energies = self.energies(x, torch.cat([y.unsqueeze(0), draws]))
+        energies = self.energies(x, torch.cat([y.unsqueeze(0), draws]), noise)
         return energies[0], _log_mean_unbiased(-energies[1:])
 
-    def log_partition(self, x: Tensor, draws: Tensor) -> Tensor:
+    def log_partition(self, x: Tensor, draws: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
-        return _log_mean_unbiased(-self.energies(x, draws))
+        return _log_mean_unbiased(-self.energies(x, draws, noise))
 
-    def log_marginal(self, y: Tensor, source: Tensor, draws: Tensor) -> Tensor:
+    def log_marginal(self, y: Tensor, source: Tensor, draws: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """log p̂(y), p̂ the average of p(·|x) over the source, with log Z from draws of the base at each of its x's."""
         everywhere = y.unsqueeze(1).expand(-1, len(source), -1)
-        log_joint = self.base.log_prob_between(source, y) - self.energies(source, everywhere).mT
-        log_share = -self.log_partition(source, draws) - math.log(len(source))
+        log_joint = self.base.log_prob_between(source, y) - self.energies(source, everywhere, noise).mT
+        log_share = -self.log_partition(source, draws, noise) - math.log(len(source))
         return torch.logsumexp(log_joint + log_share.unsqueeze(-1), dim=0)
 
     def log_prob(self, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

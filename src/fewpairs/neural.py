@@ -106,7 +106,8 @@ class NeuralTranslator(Saved, Translator):
         held_out: The share of the pairs that judge and do not teach: the networks of the best look are kept. 0 keeps the last
             ones. With a base, its first fold judges instead (a base without folds has seen the pairs that judge).
         unpaired_weight: The weight of unpaired rows under "marginal".
-        smoothing: The noise added to x in training, in standard deviations.
+        smoothing: The noise added in training to the x that networks see, in standard deviations; "auto" is 0.1 with a base,
+            whose own view of x stays sharp, and none without.
         energy_penalty: Without a base: the weight of the mean square of energies, which keeps them from running away.
         n_draws: The draws of the base at each x of a step, for log Z(x).
         standardise: Without a base: whether x and y are brought to mean zero and variance one inside; "auto" does so for tables.
@@ -193,7 +194,7 @@ class NeuralTranslator(Saved, Translator):
     batch_size: int = 128
     held_out: float = 0.2
     unpaired_weight: float = 1.0
-    smoothing: float = 0.0
+    smoothing: float | Literal["auto"] = "auto"
     energy_penalty: float = 0.03
     n_draws: int = 32
     standardise: bool | Literal["auto"] = "auto"
@@ -228,7 +229,7 @@ class NeuralTranslator(Saved, Translator):
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "held_out": [Interval(Real, 0, 0.5, closed="both")],
         "unpaired_weight": [Interval(Real, 0, None, closed="left")],
-        "smoothing": [Interval(Real, 0, None, closed="left")],
+        "smoothing": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "energy_penalty": [Interval(Real, 0, None, closed="left")],
         "n_draws": [Interval(Integral, 2, None, closed="left")],
         "standardise": ["boolean", StrOptions({"auto"})],
@@ -599,7 +600,7 @@ class NeuralTranslator(Saved, Translator):
             objective=self.objective_,
             unpaired_weight=self.unpaired_weight,
             n_draws=self.n_draws,
-            smoothing=self.smoothing,
+            smoothing=0.1 if self.smoothing == "auto" else self.smoothing,
             batch_size=self.batch_size,
             optimizer=self._optimizer(clock),
         )
@@ -616,7 +617,7 @@ class NeuralTranslator(Saved, Translator):
             start_std=self.start_std,
             replay=self.replay,
             buffer_size=self.buffer_size,
-            smoothing=self.smoothing,
+            smoothing=0.0 if self.smoothing == "auto" else self.smoothing,
             energy_penalty=self.energy_penalty,
             batch_size=self.batch_size,
             optimizer=self._optimizer(clock),

@@ -229,7 +229,7 @@ class Contrast:
 
 
 class Task(NamedTuple):
-    """What a step of a correction needs: a minibatch with pairs of one fold, its x's with noise, and draws of the fold's base.
+    """What a step of a correction needs: a minibatch with pairs of one fold, and draws of the fold's base.
 
     Attributes:
         draws_of_pairs: At the pairs' x's, (n, pairs, dim_y).
@@ -256,7 +256,7 @@ class Correction:
         objective: "marginal" or "supervised".
         unpaired_weight: The weight of the unpaired rows under "marginal".
         n_draws: The draws of the base at each x of a step.
-        smoothing: The noise added to x in training.
+        smoothing: The noise added to the x that networks see in training.
     """
 
     energy: Energy
@@ -299,7 +299,6 @@ class Correction:
         """What some steps need; their bases draw for all of them at once, which takes as long as for one."""
         each = [len(hand.pairs_x) for hand in hands], [len(hand.source) for hand in hands]
         x_pairs, x = (torch.cat([getattr(hand, name) for hand in hands]) for name in ("pairs_x", "source"))
-        x_pairs, x = (rows + self.smoothing * torch.randn_like(rows) for rows in (x_pairs, x))
         with torch.no_grad():
             draws = self.bases[fold].conditional(x_pairs).sample((self.n_draws,))
             more = draws[:, :0]
@@ -317,11 +316,12 @@ class Correction:
 
     def step(self, task: "Task") -> Mapping[str, Tensor]:
         plan = CorrectedPlan(self.bases[task.fold], self.energy)
-        energy, log_partition = plan.weigh(task.x_pairs, task.hand.pairs_y, task.draws_of_pairs)
+        of_pairs, of_source = (self.smoothing * torch.randn_like(rows) for rows in (task.x_pairs, task.x))
+        energy, log_partition = plan.weigh(task.x_pairs, task.hand.pairs_y, task.draws_of_pairs, of_pairs)
         # The base's own density of the pairs is left out: no step changes it.
         loss = (energy + log_partition + ANCHOR * log_partition.square()).mean()
         if self.objective == "marginal":
-            loss = loss - self.unpaired_weight * plan.log_marginal(task.hand.target, task.x, task.draws).mean()
+            loss = loss - self.unpaired_weight * plan.log_marginal(task.hand.target, task.x, task.draws, of_source).mean()
         self._descend(loss)
         return {"loss": loss.detach()}
 
