@@ -6,6 +6,7 @@ import math
 from typing import ClassVar
 
 import pytest
+import reference
 import torch
 from conftest import make_plan
 from reference import grid
@@ -14,13 +15,17 @@ from fewpairs.data import Samples
 from fewpairs.energies import (
     CorrectedPlan,
     Energy,
+    InformedCost,
     MapCost,
     NeuralCost,
     NeuralPotential,
+    hear_opinions,
+    n_opinions,
     normalise_spectrally,
     refuse_unfit_energy,
 )
 from fewpairs.neural_training import (
+    ANCHOR,
     LOOK_AHEAD,
     N_AVERAGED,
     Contrast,
@@ -35,10 +40,13 @@ from fewpairs.samplers import Chains, Langevin
 RADIUS, POINTS = 12.0, 4001  # of quadratures in one dimension; the plans are within ±6
 
 
-def make_energy(*, dim_x: int = 2, dim_y: int = 1, seed: int = 0, **options) -> Energy:
+def make_energy(*, dim_x: int = 2, dim_y: int = 1, seed: int = 0, n_opinions: int = 0, **options) -> Energy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        cost = NeuralCost(dim_x=dim_x, dim_y=dim_y, hidden=(8,), activation="tanh")
+        shape = {"dim_x": dim_x, "dim_y": dim_y, "hidden": (8,), "activation": "tanh"}
+        cost = InformedCost(**shape, n_opinions=n_opinions) if n_opinions else NeuralCost(**shape)
+        if n_opinions:
+            cost.linear.weight.data.normal_(std=0.3)
         energy = Energy(cost, NeuralPotential(dim_y=dim_y, hidden=(8,), activation="tanh"), **options).double()
         for parameter in energy.parameters():
             parameter.data.mul_(2.0)
@@ -153,17 +161,61 @@ def test_spectral_norm_holds_the_slope_of_every_layer() -> None:
             assert float(torch.linalg.matrix_norm(layer.weight.detach(), 2)) == pytest.approx(1.0, abs=1e-3)
 
 
+def opinions_of(base: EnsemblePlan, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What a base thinks of one y at one x, from its parts as plain mixtures of Gaussians."""
+    log_probs, near = [], 0.0
+    for plan, share in zip(base.members, base.shares, strict=True):
+        mixture, n_atoms = reference.conditional(plan, x[None]), len(plan.potential.b)
+        log_probs.append(mixture.log_prob(y[None])[0])
+        weights = mixture.mixture_distribution.probs[0].unflatten(0, (-1, n_atoms))
+        means = mixture.component_distribution.mean[0].unflatten(0, (-1, n_atoms))
+        for atom in range(n_atoms):
+            weight = weights[:, atom].sum()
+            centre = (weights[:, atom, None] * means[:, atom]).sum(0) / weight
+            near = near + share * weight * torch.exp(-((y - centre).square().mean() / 0.7**2) / 2)
+    log_prob = sum(share * each.exp() for share, each in zip(base.shares, log_probs, strict=True)).log()
+    parts = [(each - log_prob).clamp(-5, 5) / 2 for each in log_probs]
+    return torch.stack([log_prob.clamp(-12, 12) / 3, *parts, near.log().clamp(min=-9) / 3])
+
+
+def test_a_correction_hears_what_its_base_thinks() -> None:
+    base, x, y = make_base(), draw(3, 2), 2 * draw(4, 3, 1, seed=1)
+    heard = hear_opinions(base.conditional(x), y)
+    assert heard.shape == (4, 3, n_opinions(base))
+    expected = torch.stack([torch.stack([opinions_of(base, x[q], y[n, q]) for q in range(3)]) for n in range(4)])
+    torch.testing.assert_close(heard, expected)
+
+
+def test_networks_see_noise_and_the_base_does_not() -> None:
+    base, x, y = make_base(), draw(3, 2), draw(4, 3, 1, seed=1)
+    energy = make_energy(bound=3.0, n_opinions=n_opinions(base))
+    found = CorrectedPlan(base, energy).energies(x, y, noise=draw(3, 2, seed=2))
+    expected = energy.of_draws(x + draw(3, 2, seed=2), y, hear_opinions(base.conditional(x), y))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.fixture(params=["told nothing", "informed"])
+def energy(request) -> Energy:
+    """With a bound of 3, as corrections have it, and as they do or do not hear what the base thinks."""
+    return make_energy(bound=3.0, n_opinions=n_opinions(make_base()) if request.param == "informed" else 0)
+
+
 def corrected_on_grid(base: EnsemblePlan, energy: Energy, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     """The grid, and b(y|x) exp(−u) / Z on it for each x, normalised by quadrature."""
     points, volume = grid(1, RADIUS, POINTS)
-    log_joint = base.log_prob_between(x, points) - energy.between(x, points)
+    of_energy = []
+    for row in x:
+        opinions = [hear_opinions(base.conditional(row[None]), points[:, None])[:, 0]]
+        is_informed = isinstance(energy.cost, InformedCost)
+        of_energy.append(energy(row.expand(len(points), -1), points, *(opinions if is_informed else [])))
+    log_joint = base.log_prob_between(x, points) - torch.stack(of_energy)
     log_z = torch.logsumexp(log_joint, dim=1, keepdim=True) + math.log(volume)
     return points, log_joint - log_z, volume
 
 
-def test_densities_of_a_corrected_plan_are_those_of_quadrature() -> None:
+def test_densities_of_a_corrected_plan_are_those_of_quadrature(energy: Energy) -> None:
     """log Z comes from draws: within four of the standard errors that it tells, of which most are then real."""
-    base, energy, x = make_base(), make_energy(bound=3.0), draw(6, 2, seed=3)
+    base, x = make_base(), draw(6, 2, seed=3)
     points, truth, _ = corrected_on_grid(base, energy, x)
     y = points[[1900, 1950, 2000, 2050, 2100, 2150]]
     with torch.no_grad():
@@ -174,9 +226,9 @@ def test_densities_of_a_corrected_plan_are_those_of_quadrature() -> None:
     assert bool(((found - expected).abs() > 0.01 * error).any())
 
 
-def test_draws_of_a_corrected_plan_are_exact() -> None:
+def test_draws_of_a_corrected_plan_are_exact(energy: Energy) -> None:
     """Kolmogorov's distance to the distribution by quadrature; 1.95/√n is exceeded once in a thousand times."""
-    base, energy, x, n = make_base(), make_energy(bound=2.0), draw(3, 2, seed=3), 20_000
+    base, x, n = make_base(), draw(3, 2, seed=3), 20_000
     points, truth, volume = corrected_on_grid(base, energy, x)
     with torch.no_grad():
         drawn = CorrectedPlan(base, energy).sample(x, n, torch.Generator().manual_seed(0))
@@ -190,8 +242,8 @@ def test_draws_of_a_corrected_plan_are_exact() -> None:
         assert float((of_base - torch.arange(n) / n).abs().max()) > 0.02  # the correction is no trifle
 
 
-def test_the_marginal_of_a_corrected_plan_is_the_mean_of_its_conditionals() -> None:
-    base, energy, x = make_base(), make_energy(bound=3.0), draw(4, 2, seed=3)
+def test_the_marginal_of_a_corrected_plan_is_the_mean_of_its_conditionals(energy: Energy) -> None:
+    base, x = make_base(), draw(4, 2, seed=3)
     points, truth, _ = corrected_on_grid(base, energy, x)
     draws = base.conditional(x).sample((20_000,), generator=torch.Generator().manual_seed(0))
     found = CorrectedPlan(base, energy).log_marginal(points[1800:2200:50], x, draws)
@@ -434,13 +486,14 @@ def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
     def log_prob_between(x, y):
         points, volume = grid(1, RADIUS, POINTS)
         log_z = torch.logsumexp(base.log_prob_between(x, points) - energy.between(x, points), dim=1) + math.log(volume)
-        return base.log_prob_between(x, y) - energy.between(x, y) - log_z.unsqueeze(-1)
+        return base.log_prob_between(x, y) - energy.between(x, y) - log_z.unsqueeze(-1), log_z
 
-    of_pairs = log_prob_between(samples.pairs_x, samples.pairs_y).diagonal() - base.log_prob(
+    of_pairs, log_z = log_prob_between(samples.pairs_x, samples.pairs_y)
+    of_pairs = of_pairs.diagonal() - base.log_prob(
         samples.pairs_x, samples.pairs_y
     )
-    of_target = torch.logsumexp(log_prob_between(samples.source, samples.target), dim=0) - math.log(14)
-    expected = -of_pairs.mean() - 2 * of_target.mean()
+    of_target = torch.logsumexp(log_prob_between(samples.source, samples.target)[0], dim=0) - math.log(14)
+    expected = -of_pairs.mean() - 2 * of_target.mean() + ANCHOR * log_z.square().mean()
     assert float(kept["loss"]) == pytest.approx(float(expected), abs=0.03)
 
 

@@ -84,6 +84,15 @@ def test_pairs_meet_members_that_have_not_seen_them() -> None:
     x, y = base.x_scaler_(torch.tensor(DATA.X)), base.y_scaler_(torch.tensor(DATA.Y))
     average = torch.stack([plan.log_prob(x, y) for plan in kept]).logsumexp(0) - math.log(3)
     torch.testing.assert_close(average, base.plan_.log_prob(x, y), rtol=1e-10, atol=1e-10)
+    # And in its parts it is what it was: the same density, and as many opinions as without a fold.
+    whole = base.plan_in_parts()
+    torch.testing.assert_close(whole.log_prob(x, y), base.plan_.log_prob(x, y), rtol=1e-10, atol=1e-10)
+    assert len(whole.members) == len(kept[0].members)
+    torch.testing.assert_close(whole.conditional(x).variance, base.plan_.conditional(x).variance)
+    drawn = whole.sample(x[:2], 20_000, torch.Generator().manual_seed(0))
+    expected = base.plan_.conditional(x[:2])
+    error = expected.variance.sqrt() / math.sqrt(20_000)
+    assert bool(((drawn.mean(0) - expected.mean).abs() < 4 * error).all())
 
 
 @pytest.mark.parametrize("settings", [FREE, CORRECTED, {**FREE, "objective": "supervised"}])

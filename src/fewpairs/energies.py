@@ -25,6 +25,7 @@ __all__ = [
     "NeuralCost",
     "NeuralPotential",
     "at_rest",
+    "hear_opinions",
     "n_opinions",
     "normalise_spectrally",
     "refuse_unfit_energy",

@@ -46,6 +46,7 @@ NEURAL_PAPER: dict[str, Any] = {
     "objective": "inverse_eot",
     "confinement": None,
     "energy_penalty": 0.0,
+    "smoothing": 0.0,
     "cost_hidden": (256, 256, 256),
     "potential_hidden": (128, 128),
     "activation": "leaky_relu",
