@@ -48,6 +48,7 @@ ROOMS = [
     "faces",
     "estimators",
     "classifiers",
+    "neural_answers",
     "neural",
     "models",
     "baselines.base",

@@ -489,9 +489,7 @@ def test_the_loss_of_a_correction_is_the_likelihood_by_quadrature() -> None:
         return base.log_prob_between(x, y) - energy.between(x, y) - log_z.unsqueeze(-1), log_z
 
     of_pairs, log_z = log_prob_between(samples.pairs_x, samples.pairs_y)
-    of_pairs = of_pairs.diagonal() - base.log_prob(
-        samples.pairs_x, samples.pairs_y
-    )
+    of_pairs = of_pairs.diagonal() - base.log_prob(samples.pairs_x, samples.pairs_y)
     of_target = torch.logsumexp(log_prob_between(samples.source, samples.target)[0], dim=0) - math.log(14)
     expected = -of_pairs.mean() - 2 * of_target.mean() + ANCHOR * log_z.square().mean()
     assert float(kept["loss"]) == pytest.approx(float(expected), abs=0.03)

@@ -58,8 +58,8 @@ class ConditionalMixture(Distribution):
         return log_mixture(self.atoms, y) - slope_cost(self.log_v, self.a, y) - log_z - self.scale.log().sum()
 
     def log_nearness(self, value: Tensor, distance: float) -> Tensor:
-        """log of the mass near y's of shape (..., rows, D): each atom counts by exp(−r² / 2), r being the root mean square of y less
-        the atom's centre over all outputs, in units of `distance`. It says where mass lies, and nothing of its shape."""
+        """log of the mass near y's of shape (..., rows, D): each atom counts by exp(−r² / 2), r being the root mean square over
+        all outputs of y less the atom's centre, in units of `distance`. It says where mass lies, and nothing of its shape."""
         y = ((value - self.loc) / self.scale).reshape(-1, *self.batch_shape, *self.event_shape)
         n_rows = self._rows_per_block(len(y))
         parts = zip(self._row_blocks(len(y)), y.split(n_rows, dim=1), strict=True)

@@ -206,8 +206,8 @@ class CorrectedPlan(nn.Module):
         self.bound = energy.bound
 
     def energies(self, x: Tensor, y: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """u of several y's for each x, (n, rows, dim_y), without the last axis. Noise is added to the x that networks see; the base
-        is asked about x itself."""
+        """u of several y's for each x, (n, rows, dim_y), without the last axis. Noise is added to the x that networks see; the
+        base is asked about x itself."""
         return self._energies(self.base.conditional(x), x + noise, y)
 
     def _energies(self, conditional: ConditionalEnsemble, x: Tensor, y: Tensor) -> Tensor:
@@ -326,7 +326,7 @@ def at_rest(network: nn.Module) -> Iterator[None]:
 def refuse_unfit_energy(energy: Energy, x: Tensor, y: Tensor) -> None:
     """An error if cost or potential, asked about two rows, do not give one number for each."""
     of_x, of_y = x.unflatten(-1, energy.x_shape), y.unflatten(-1, energy.y_shape)
-    asked = [("potential", energy.potential, (of_y,))]
+    asked: list[tuple[str, nn.Module, tuple[Tensor, ...]]] = [("potential", energy.potential, (of_y,))]
     if not isinstance(energy.cost, InformedCost):
         asked.insert(0, ("cost", energy.cost, (of_x, of_y)))
     for name, module, rows in asked:

@@ -338,8 +338,8 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             return self.plan_.conditional(x.clamp(-FARTHEST, FARTHEST), self.y_scaler_.loc, self.y_scaler_.scale)
 
     def plan_in_parts(self, unseen: int | None = None) -> EnsemblePlan:
-        """The plan, in standardised units, as an ensemble of its parts, each of them an ensemble of one member a fold; or of those
-        members alone that have not seen the pairs of a fold."""
+        """The plan, in standardised units, as an ensemble of its parts, each of them an ensemble of one member a fold; or of
+        those members alone that have not seen the pairs of a fold."""
         members, shares = self.plan_.members, self.plan_.shares
         if self.n_folds_ == 1:
             return EnsemblePlan([self.plan_], torch.ones_like(shares[:1]))

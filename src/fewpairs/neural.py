@@ -3,14 +3,14 @@
 Recommended, and the default for vectors: the networks correct a fitted `MixtureTranslator`, p(y|x) ∝ b(y|x) exp(−u(x, y)).
 Draws, densities and the bounded objective remain, and the correction has to earn its place on held-out pairs. Without a base it
 is the paper's algorithm: negatives by Langevin dynamics, no density. How both are learnt is in `neural_training`, what is
-learnt in `energies`.
+learnt in `energies`, what a fitted model answers in `neural_answers`.
 """
 
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,16 +18,13 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fewpairs import checks
 from fewpairs.data import Samples, Scaler
 from fewpairs.energies import (
-    CorrectedPlan,
     Energy,
     InformedCost,
     MapCost,
@@ -38,13 +35,12 @@ from fewpairs.energies import (
     refuse_unfit_energy,
 )
 from fewpairs.estimators import MixtureTranslator
-from fewpairs.faces import Translator, as_device
+from fewpairs.faces import as_device
 from fewpairs.folds import row_keys
-from fewpairs.graphs import Recorder
-from fewpairs.likelihoods import GRID, LikelihoodEstimate, anneal, integrate
 from fewpairs.loops import Loop, hold_out, seeded
 from fewpairs.makers import Clock
-from fewpairs.neural_training import DRIFTING, Contrast, Correction, Optimizer, draw_afresh
+from fewpairs.neural_answers import NeuralAnswers
+from fewpairs.neural_training import DRIFTING, Contrast, Correction, Optimizer
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.progress import progress_bar
 from fewpairs.recipes import NEURAL_RECIPES
@@ -54,20 +50,13 @@ from fewpairs.saving import Saved
 __all__ = ["NeuralTranslator"]
 
 SAMPLERS = {kind.__name__: kind for kind in (Langevin, AdjustedLangevin)}
-N_TO_AVERAGE = 256  # draws for a mean
-MOST_ROWS = 2**16  # rows of a network at once
-MOST_NUMBERS = 2**20  # numbers in them: rows of images are long
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # parts of a correction that held-out pairs may ask for
 SHARE_OF_BASE = 0.6  # of a time budget
 LEAST_TO_TELL = 10  # held-out pairs, to say that training ran away
 
 
-def _has_base(model: Any) -> bool:
-    return getattr(model, "base_", model.base) is not None
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class NeuralTranslator(Saved, Translator):
+class NeuralTranslator(Saved, NeuralAnswers):
     """Learns p(y|x) with free networks: as a correction of a `MixtureTranslator`, or alone, as the paper's EBiEOT-NN.
 
     X and Y are tables, or images of shape (rows, channels, height, width), best in a range around zero.
@@ -76,9 +65,9 @@ class NeuralTranslator(Saved, Translator):
         base: What is corrected: "mixture" is a `MixtureTranslator` with its default settings, or pass one with settings of your
             own (if it is fitted, it is taken as it is). None learns the whole energy. "auto" is "mixture" for tables, None for
             images.
-        cost: c, a module that takes x and y to one number a row; None is a perceptron, and that of a correction hears as well what
-            the base and its parts think of y. `energies.MapCost` is one for images. Of a
-            module of your own a copy is trained, from the weights that it has.
+        cost: c, a module that takes x and y to one number a row; None is a perceptron, and that of a correction hears as well
+            what the base and its parts think of y. `energies.MapCost` is one for images. Of a module of your own a copy is
+            trained, from the weights that it has.
         potential: f, a module that takes y to one number a row; None is a perceptron.
         objective: With a base "marginal", the bounded objective, "supervised", or "auto": what the base has found better.
             Without one: "inverse_eot", the paper's loss; "transport", where the cost learns from pairs alone and the potential
@@ -345,150 +334,6 @@ class NeuralTranslator(Saved, Translator):
                 "or bring y into its range."
             )
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
-        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
-        shape.
-
-        Without a `random_state` of its own every call draws afresh, whatever the model's.
-        """
-        check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        x = self._standardised(X)
-        seed = int(check_random_state(random_state).randint(2**31))
-        if self.base_ is not None:
-            plan, generator = self._corrected(seed)
-            with torch.no_grad():
-                parts = x.to(generator.device).split(max(MOST_ROWS // n_samples, 1))
-                drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1).cpu()
-        else:
-            drawn = torch.cat(list(self._run_chains(x, n_samples, seed)), dim=1)
-        return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
-        check_is_fitted(self, "plan_")
-        if self.base_ is not None and float(self.plan_.strength) == 0:
-            return self.base_.predict(X)
-        x = self._standardised(X)
-        if self.base_ is None:
-            mean = torch.cat([drawn.mean(0) for drawn in self._run_chains(x, N_TO_AVERAGE, seed=0)])
-        else:
-            plan, generator = self._corrected(seed=0)
-            with torch.no_grad():
-                parts = x.to(generator.device).split(MOST_ROWS // N_TO_AVERAGE)
-                mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts]).cpu()
-        return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
-
-    def energy(self, X: Any, y: Any) -> np.ndarray:
-        """−log p(y|x) up to a number that depends on x alone, one a row."""
-        x, y = self._both(X, y)
-        rows, parts = self._n_at_once(), []
-        with torch.no_grad():
-            for some_x, some_y in zip(x.split(rows), y.split(rows), strict=True):
-                if self.base_ is None:
-                    energy = self.plan_(some_x, some_y)
-                else:
-                    of_correction = CorrectedPlan(self.base_.plan_in_parts(), self.plan_).energies(some_x, some_y[None])[0]
-                    energy = of_correction - self.base_.plan_.log_prob(some_x, some_y)
-                parts.append(energy.double())
-        return torch.cat(parts).numpy()
-
-    def estimate_log_likelihood(
-        self, X: Any, y: Any, *, n_draws: int = 1000, random_state: Any = 0
-    ) -> LikelihoodEstimate:
-        """log p(y|x) with the normaliser as well as it can be had: by draws of the base; without one by quadrature for one or two
-        outputs, and by annealed importance sampling for more.
-
-        A y outside the range that the sampler's `clamp` sets has no density: minus infinity, without an error.
-
-        Arguments:
-            X: The x's.
-            y: A y for each of them.
-            n_draws: The draws, or the annealed chains, for each x.
-            random_state: Where draws come from.
-        """
-        check_scalar(n_draws, "n_draws", Integral, min_val=2)
-        x, y = self._both(X, y)
-        estimate, method, device = self._estimator(n_draws, int(check_random_state(random_state).randint(2**31)))
-        rows = max(self._n_at_once() // n_draws, 1)
-        parts = [estimate(*some) for some in zip(x.to(device).split(rows), y.to(device).split(rows), strict=True)]
-        log_prob, error = (torch.cat(one).double().cpu() for one in zip(*parts, strict=True))
-        return LikelihoodEstimate((log_prob - self.y_scaler_.scale.log().sum()).numpy(), error.numpy(), method)
-
-    def _estimator(
-        self, n_draws: int, seed: int
-    ) -> tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], str, torch.device]:
-        """What estimates log p(y|x) and its error in standardised units, by which method, and on which device."""
-        if self.base_ is not None:
-            corrected, generator = self._corrected(seed)
-
-            @torch.no_grad()
-            def weigh(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-                return corrected.log_prob(x.double(), y.double(), n_draws, generator)
-
-            return weigh, "importance sampling", generator.device
-        generator = self._generator(seed)
-        energy, clamp = copy.deepcopy(self.plan_).to(generator.device), (self.sampler or Langevin()).clamp
-
-        def normalise(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            if self.n_outputs_ in GRID:
-                box = torch.tensor(self.box_, dtype=x.dtype, device=x.device)
-                log_z, error = integrate(energy, x, *box, clamp=clamp)
-            else:
-                options: dict[str, Any] = {"std": self.start_std, "n_chains": n_draws, "generator": generator}
-                log_z, error = anneal(energy, x, self.n_outputs_, **options, clamp=clamp)
-            with torch.no_grad():
-                log_prob = -energy(x, y) - log_z
-            if clamp is not None:
-                is_inside = ((y >= clamp[0]) & (y <= clamp[1])).all(1)
-                log_prob, error = log_prob.where(is_inside, -math.inf), error.where(is_inside, 0.0)
-            return log_prob, error
-
-        method = "quadrature" if self.n_outputs_ in GRID else "annealed importance sampling"
-        return normalise, method, generator.device
-
-    @available_if(_has_base)
-    def score_samples(self, X: Any, y: Any) -> np.ndarray:
-        """log p(y|x), one number a row, in the user's units; see `estimate_log_likelihood` for how sure that is."""
-        return self.estimate_log_likelihood(X, y).log_likelihood
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The mean of `estimate_log_likelihood`: higher is better. (Not R²: this model predicts a distribution.)"""
-        scores = self.estimate_log_likelihood(X, y).log_likelihood
-        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
-
-    def summary(self) -> str:
-        """What was learnt, from what, and how far to trust it, in a paragraph."""
-        check_is_fitted(self, "plan_")
-        data = f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
-        end = f"Training {self.ended_}; the networks of step {self.n_steps_} were kept."
-        if self.base_ is None:
-            return " ".join([f"{data}, by {self.objective_} with Langevin chains.", *self._about_chains(), end])
-        gain = f"{self.correction_gain_:+.3f} ± {self.correction_gain_error_:.3f} nats per held-out pair"
-        if math.isnan(self.correction_gain_):
-            kept = (
-                "nothing of the networks is kept" if float(self.plan_.strength) == 0 else "all of the networks is kept"
-            )
-            brought = f"Too few pairs judged whether networks help: {kept}."
-        elif float(self.plan_.strength) == 0:
-            brought = f"Networks brought {gain}: too little to be kept, and the model is its base."
-        else:
-            brought = f"Networks brought {gain} ({float(self.plan_.strength):.0%} of what they learnt is used). {end}"
-        return f"{data}. {brought} The base: {self.base_.summary()}"
-
-    def _about_chains(self) -> list[str]:
-        """What is known of how training with chains went, in sentences."""
-        known = {name: [value for value in values if math.isfinite(value)] for name, values in self.history_.items()}
-        told = []
-        if known.get("held_out"):
-            told.append(f"Held-out energy score {min(known['held_out']):.3f} (in the units of training).")
-        if known.get("energy_gap"):
-            told.append(f"At the end energies of chains and data differed by {known['energy_gap'][-1]:+.2f}.")
-        if known.get("acceptance") and isinstance(self.sampler, AdjustedLangevin):
-            told.append(f"Chains accepted {known['acceptance'][-1]:.0%} of their moves.")
-        if not math.isnan(self.buffer_age_):
-            told.append(f"Chains in the replay buffer were {self.buffer_age_:.0f} steps old on average.")
-        return told
-
     def _fit_base(self, X: Any, y: Any, X_unpaired: Any, Y_unpaired: Any, random: Any) -> MixtureTranslator | None:
         """The base, fitted unless it is already; None where there is none."""
         is_auto = isinstance(self.base, str) and self.base == "auto"
@@ -541,8 +386,8 @@ class NeuralTranslator(Saved, Translator):
         return x_scaler, y_scaler
 
     def _make_energy(self, n_opinions: int | None) -> Energy:
-        """Networks to begin with: fresh perceptrons, or copies of the user's own. Those of a correction hear so many opinions of its
-        base; None is no correction."""
+        """Networks to begin with: fresh perceptrons, or copies of the user's own. Those of a correction hear so many opinions of
+        its base; None is no correction."""
         is_correction = n_opinions is not None
         dims = {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
         options: dict[str, Any] = {"activation": self.activation, "last_std": 0.01 if is_correction else None}
@@ -670,65 +515,6 @@ class NeuralTranslator(Saved, Translator):
             f"{means}",
             ConvergenceWarning,
         )
-
-    def _run_chains(self, x: Tensor, n_samples: int, seed: int) -> Iterator[Tensor]:
-        """y's for some x's after the others, (n_samples, rows, dim_y) in float64, by chains on the device that the model learnt
-        on."""
-        generator = self._generator(seed)
-        device = generator.device
-        sampler = replace(self.sampler or Langevin(), n_steps=self.sampling_steps, step_size=self.step_size_)
-        sampler = replace(sampler, temperature=1.0)  # it is in the energy
-        plan, recorder = copy.deepcopy(self.plan_).to(device), Recorder()
-        n_chains = self._n_at_once()
-        n_draws = min(n_samples, n_chains)
-        for part in x.split(n_chains // n_draws):
-            drawn = []
-            for done in range(0, n_samples, n_draws):
-                size = self.n_outputs_, sampler, self.start_std
-                n_now = min(n_draws, n_samples - done)
-                drawn.append(draw_afresh(plan, part.to(device), n_now, *size, generator, recorder).cpu().double())
-            yield torch.cat(drawn)
-
-    def _n_at_once(self) -> int:
-        """The rows that networks are asked about at once."""
-        return max(min(MOST_ROWS, MOST_NUMBERS // max(self.n_features_in_, self.n_outputs_)), 1)
-
-    def _corrected(self, seed: int) -> tuple[CorrectedPlan, torch.Generator]:
-        """The corrected base and a source of randomness, on the device that the model learnt on."""
-        assert self.base_ is not None
-        generator = self._generator(seed)
-        plan = CorrectedPlan(self.base_.plan_in_parts(), self.plan_)
-        return copy.deepcopy(plan).to(generator.device), generator
-
-    def _generator(self, seed: int) -> torch.Generator:
-        return torch.Generator(as_device(self.device)).manual_seed(seed)
-
-    def _both(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
-        x = self._standardised(X)
-        rows = self._check_y(self._flat(y, "Y", self.y_shape_))
-        checks.refuse_unequal(len(x), len(rows))
-        return x, self.y_scaler_(torch.tensor(rows)).to(x.dtype)
-
-    def _standardised(self, X: Any) -> Tensor:
-        check_is_fitted(self, "plan_")
-        x = self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_))))
-        return x if self.base_ is not None else x.float()
-
-    def _is_table(self, name: str) -> bool:
-        return len(self.x_shape_ if name == "X" else self.y_shape_) == 1
-
-    def _flat(self, rows: Any, name: str, shape: Sequence[int]) -> Any:
-        """Images as rows of numbers; tables as they are."""
-        if len(shape) == 1 or rows is None:
-            return rows
-        inner = checks.unwrap(rows)
-        came = np.shape(inner)[1:]
-        if came != tuple(shape):
-            raise ValueError(f"{name} must hold images of shape {tuple(shape)}, but {came} came.")
-        return np.asarray(inner, dtype=np.float64).reshape(len(inner), -1)
-
-    def _outputs(self, y: Tensor) -> np.ndarray:
-        return super()._outputs(y) if len(self.y_shape_) == 1 else y.unflatten(-1, tuple(self.y_shape_)).numpy()
 
     def take_apart(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, description = super().take_apart()

@@ -321,7 +321,9 @@ class Correction:
         # The base's own density of the pairs is left out: no step changes it.
         loss = (energy + log_partition + ANCHOR * log_partition.square()).mean()
         if self.objective == "marginal":
-            loss = loss - self.unpaired_weight * plan.log_marginal(task.hand.target, task.x, task.draws, of_source).mean()
+            loss = (
+                loss - self.unpaired_weight * plan.log_marginal(task.hand.target, task.x, task.draws, of_source).mean()
+            )
         self._descend(loss)
         return {"loss": loss.detach()}
 

@@ -149,11 +149,11 @@ class Ensemble(nn.Module):
     """Creates several plans with a share each; what is averaged is said by the kinds of it.
 
     Arguments:
-        members: The plans.
+        members: The plans, or ensembles of them.
         shares: Their weights; they sum to one.
     """
 
-    def __init__(self, members: Sequence[Plan], shares: Tensor) -> None:
+    def __init__(self, members: "Sequence[Plan | Ensemble]", shares: Tensor) -> None:
         super().__init__()
         self._members = nn.ModuleList(members)
         self.shares: Tensor
