@@ -551,7 +551,7 @@ def test_means_ask_the_map_about_each_image_once(monkeypatch) -> None:
         return forward(self, x)
 
     monkeypatch.setattr(Colours, "forward", count)
-    monkeypatch.setattr("fewpairs.neural.MOST_NUMBERS", 3 * 256 * 48)
+    monkeypatch.setattr("fewpairs.neural_answers.MOST_NUMBERS", 3 * 256 * 48)
     assert np.allclose(
         model.predict(images(7)), whole, atol=0.01
     )  # chains as cold as these have all but found the least u

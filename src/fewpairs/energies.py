@@ -233,16 +233,16 @@ class CorrectedPlan(nn.Module):
         log_share = -self.log_partition(source, draws, noise) - math.log(len(source))
         return torch.logsumexp(log_joint + log_share.unsqueeze(-1), dim=0)
 
-    def log_prob(self, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """log p(y|x) with log Z(x) estimated from so many draws, and its standard error, one number a row each."""
-        conditional = self.base.conditional(x)
+    def log_ratio(self, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """log p(y|x) − log b(y|x), with log Z(x) estimated from so many draws, and its standard error, one number a row each."""
         if float(self.energy.strength) == 0:
-            return (exactly := conditional.log_prob(y)), torch.zeros_like(exactly)
+            return torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])
+        conditional = self.base.conditional(x)
         draws = conditional.sample((n_draws,), generator=generator)
         energies = self._energies(conditional, x, torch.cat([y.unsqueeze(0), draws]))
         weight = (-energies[1:]).exp()
-        log_prob = conditional.log_prob(y) - energies[0] - weight.mean(0).log()
-        return log_prob, weight.std(0) / (weight.mean(0) * math.sqrt(n_draws))
+        log_ratio = -energies[0] - weight.mean(0).log()
+        return log_ratio, weight.std(0) / (weight.mean(0) * math.sqrt(n_draws))
 
     def mean(self, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
         """The mean of y at each x, (rows, dim_y), by so many draws of the base, each with the weight exp(−u)."""

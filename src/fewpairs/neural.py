@@ -476,7 +476,6 @@ class NeuralTranslator(Saved, NeuralAnswers):
         if isinstance(lesson, Correction):
             strength, self.correction_gain_, self.correction_gain_error_ = lesson.weigh(STRENGTHS)
             energy.strength.fill_(strength)
-            energy = energy.double()
         else:
             # The step size of the look whose networks were kept: later ones may have had another energy to cope with.
             self.step_size_ = float(loop.history.get("step_size", [math.nan])[loop.best])
@@ -575,8 +574,7 @@ class NeuralTranslator(Saved, NeuralAnswers):
         return {"n_opinions": None if self.base_ is None else n_opinions(self.base_.plan_in_parts())}
 
     def _empty_plan(self, shape: dict[str, int | None]) -> Energy:
-        energy = self._make_energy(shape["n_opinions"])
-        return energy if shape["n_opinions"] is None else energy.double()
+        return self._make_energy(shape["n_opinions"])
 
     def _restore(self) -> None:
         self.x_shape_, self.y_shape_ = tuple(self.x_shape_), tuple(self.y_shape_)

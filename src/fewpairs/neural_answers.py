@@ -76,8 +76,8 @@ class NeuralAnswers(Translator):
         if self.base_ is not None:
             plan, generator = self._corrected(seed)
             with torch.no_grad():
-                parts = x.to(generator.device).split(max(MOST_ROWS // n_samples, 1))
-                drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1).cpu()
+                parts = x.float().to(generator.device).split(max(MOST_ROWS // n_samples, 1))
+                drawn = torch.cat([plan.sample(part, n_samples, generator) for part in parts], dim=1).cpu().double()
         else:
             drawn = torch.cat(list(self._run_chains(x, n_samples, seed)), dim=1)
         return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
@@ -93,23 +93,22 @@ class NeuralAnswers(Translator):
         else:
             plan, generator = self._corrected(seed=0)
             with torch.no_grad():
-                parts = x.to(generator.device).split(MOST_ROWS // N_TO_AVERAGE)
-                mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts]).cpu()
+                parts = x.float().to(generator.device).split(MOST_ROWS // N_TO_AVERAGE)
+                mean = torch.cat([plan.mean(part, N_TO_AVERAGE, generator) for part in parts]).cpu().double()
         return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
 
     def energy(self, X: Any, y: Any) -> np.ndarray:
         """−log p(y|x) up to a number that depends on x alone, one a row."""
         x, y = self._both(X, y)
+        corrected = None if self.base_ is None else self._corrected(seed=0)[0].cpu()
         rows, parts = self._n_at_once(), []
         with torch.no_grad():
             for some_x, some_y in zip(x.split(rows), y.split(rows), strict=True):
-                if self.base_ is None:
+                if self.base_ is None or corrected is None:
                     energy = self.plan_(some_x, some_y)
                 else:
-                    of_correction = CorrectedPlan(self.base_.plan_in_parts(), self.plan_).energies(
-                        some_x, some_y[None]
-                    )[0]
-                    energy = of_correction - self.base_.plan_.log_prob(some_x, some_y)
+                    u = corrected.energies(some_x.float(), some_y.float().unsqueeze(0))[0]
+                    energy = u - self.base_.plan_.log_prob(some_x, some_y)
                 parts.append(energy.double())
         return torch.cat(parts).numpy()
 
@@ -140,11 +139,12 @@ class NeuralAnswers(Translator):
     ) -> tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], str, torch.device]:
         """What estimates log p(y|x) and its error in standardised units, by which method, and on which device."""
         if self.base_ is not None:
-            corrected, generator = self._corrected(seed)
+            (corrected, generator), base = self._corrected(seed), self.base_.plan_
 
             @torch.no_grad()
             def weigh(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-                return corrected.log_prob(x.double(), y.double(), n_draws, generator)
+                log_ratio, error = corrected.log_ratio(x.float(), y.float(), n_draws, generator)
+                return base.log_prob(x.cpu(), y.cpu()).to(x.device) + log_ratio, error
 
             return weigh, "importance sampling", generator.device
         generator = self._generator(seed)
@@ -233,11 +233,11 @@ class NeuralAnswers(Translator):
         return max(min(MOST_ROWS, MOST_NUMBERS // max(self.n_features_in_, self.n_outputs_)), 1)
 
     def _corrected(self, seed: int) -> tuple[CorrectedPlan, torch.Generator]:
-        """The corrected base and a source of randomness, on the device that the model learnt on."""
+        """The corrected base, in float32 as networks are learnt, and a source of randomness, on the device that it learnt on."""
         assert self.base_ is not None
         generator = self._generator(seed)
         plan = CorrectedPlan(self.base_.plan_in_parts(), self.plan_)
-        return copy.deepcopy(plan).to(generator.device), generator
+        return copy.deepcopy(plan).float().to(generator.device), generator
 
     def _generator(self, seed: int) -> torch.Generator:
         return torch.Generator(as_device(self.device)).manual_seed(seed)
