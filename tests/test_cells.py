@@ -49,6 +49,32 @@ def run(numbers: list[int], marks: Path, *, n_jobs: int = 1, **options) -> Outco
     return run_cells(cells, Store(marks.parent / "cells"), n_jobs=n_jobs, **options)
 
 
+def test_packed_cells_are_not_run_again_elsewhere(marks: Path, tmp_path: Path) -> None:
+    cells = [Square(number, str(marks)) for number in (1, 2, 3)]
+    run([1, 2], marks)
+    Store(marks.parent / "cells").pack(cells, tmp_path / "fits.jsonl")
+    elsewhere = Store(tmp_path / "elsewhere")
+    assert elsewhere.unpack(tmp_path / "fits.jsonl") == 2
+    assert elsewhere.unpack(tmp_path / "fits.jsonl") == 0  # what is there stays
+    outcomes = run_cells(cells, elsewhere, n_jobs=1)
+    assert runs(marks) == [1, 2, 3]
+    assert [outcomes[cell]["square"] for cell in cells] == [1, 4, 9]
+
+
+def test_a_packed_cell_that_was_changed_is_run_again(marks: Path, tmp_path: Path) -> None:
+    run([2], marks)
+    packed, cell = tmp_path / "fits.jsonl", Square(2, str(marks))
+    Store(marks.parent / "cells").pack([cell], packed)
+    packed.write_text(packed.read_text().replace('"square": 4', '"square": 5'))
+    elsewhere = Store(tmp_path / "elsewhere")
+    elsewhere.unpack(packed)
+    assert elsewhere.look(cell) == (None, "damaged")
+    assert run_cells([cell], elsewhere, n_jobs=1)[cell]["square"] == 4
+    packed.write_text("square\n")
+    with pytest.raises(ValueError, match="is no cell of a study"):
+        elsewhere.unpack(packed)
+
+
 def test_finished_cells_are_not_run_again(marks: Path) -> None:
     first = run([1, 2], marks)
     second = run([1, 2, 3, 3], marks)

@@ -64,6 +64,10 @@ Only = Annotated[
     list[str] | None,
     typer.Option(help="Run only fits with this word (or regular expression) in the names of their files; repeatable."),
 ]
+Known = Annotated[
+    Path | None,
+    typer.Option(help="The fits.jsonl of another run, whose fits are taken as done.", exists=True, dir_okay=False),
+]
 
 
 STUDIES = {
@@ -83,8 +87,9 @@ def _add_study(study: str, what: str) -> None:
         device: Device = "cpu",
         jobs: Jobs = None,
         only: Only = None,
+        known: Known = None,
     ) -> None:
-        _run(study, folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only)
+        _run(study, folder, fast=fast, tiny=tiny, device=device, jobs=jobs, only=only, known=known)
 
 
 for _study, _what in STUDIES.items():
@@ -92,12 +97,20 @@ for _study, _what in STUDIES.items():
 
 
 def _run(
-    name: str, folder: Path | None, *, fast: bool, tiny: bool, device: str, jobs: int | None, only: list[str] | None
+    name: str,
+    folder: Path | None,
+    *,
+    fast: bool,
+    tiny: bool,
+    device: str,
+    jobs: int | None,
+    only: list[str] | None,
+    known: Path | None,
 ) -> None:
     """Runs a study of `experiments` and writes its page."""
     import torch
 
-    from fewpairs.experiments.cells import n_cores, named, run_study
+    from fewpairs.experiments.cells import n_cores, named, run_study, store_of
 
     room = name.replace("-", "_")
     study, page = (import_module(f"fewpairs.experiments.{one}") for one in (room, f"{room}_page"))
@@ -115,6 +128,11 @@ def _run(
         fits = named(plan.fits(), only or [])
     except (ValueError, re.error) as error:
         raise typer.BadParameter(f"--only: {error}") from error
+    if known is not None:
+        try:
+            tell(f"{store_of(plan, folder).unpack(known)} cells were taken from {known}.")
+        except ValueError as error:
+            raise typer.BadParameter(f"--known: {error}") from error
     try:
         outcomes = run_study(plan, folder, fits, n_jobs=jobs or n_cores(), device=device, tell=tell)
     except KeyboardInterrupt:

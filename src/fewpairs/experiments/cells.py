@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 import fewpairs
 from fewpairs.files import write_atomically
 
-__all__ = ["Cell", "Outcomes", "Store", "n_cores", "named", "run_cells", "run_study"]
+__all__ = ["Cell", "Outcomes", "Store", "n_cores", "named", "run_cells", "run_study", "store_of"]
 
 Outcome = dict[str, Any]
 Done = tuple[list["Cell"], list[Outcome] | None, str]  # cells, what they found, and if nothing, what went wrong
@@ -122,6 +122,31 @@ class Store:
             return None, f"made by fewpairs {version}"
         return outcome, ""
 
+    def pack(self, cells: Sequence[Cell], path: Path) -> None:
+        """Writes the files of some cells, those that are there, into one: a line each, with the name of its file."""
+        lines = [
+            f'{{"name": {json.dumps(self.path(cell).name)}, "file": {self.path(cell).read_text().strip()}}}\n'
+            for cell in dict.fromkeys(cells)
+            if self.read(cell) is not None
+        ]
+        write_atomically(path, "".join(lines).encode())
+
+    def unpack(self, path: Path) -> int:
+        """Takes over the cells that another run has packed, unless they are here already. Says how many it took. Whether they can
+        be trusted, and belong to this study, is found out when they are looked for."""
+        n_taken = 0
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                packed = json.loads(line)
+                name, content = Path(packed["name"]).name, _json(packed["file"])
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"Line {number} of {path} is no cell of a study.") from None
+            if not (self.folder / name).exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.folder / name, f"{content}\n".encode())
+                n_taken += 1
+        return n_taken
+
 
 @dataclass
 class Outcomes:
@@ -207,11 +232,17 @@ def named(fits: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
     return found
 
 
+def store_of(plan: Any, folder: Path) -> Store:
+    """Where a study keeps its cells."""
+    return Store(folder / "cells" / plan.scale.name)
+
+
 def run_study(plan: Any, folder: Path, fits: Sequence[Cell] | None = None, **options: Any) -> Outcomes:
     """Runs the fits of a study's plan that have no file in the folder yet, all or some of them, and returns what is there of any;
-    options are those of `run_cells`."""
-    store = Store(folder / "cells" / plan.scale.name)
+    options are those of `run_cells`. All fits are packed as `fits.jsonl` in the end, for other folders to go on from."""
+    store = store_of(plan, folder)
     outcomes = run_cells(plan.fits() if fits is None else fits, store, **options)
+    store.pack(plan.fits(), folder / "fits.jsonl")
     left_out = dict.fromkeys(need for fit in plan.fits() for need in (fit, *fit.needs) if need not in outcomes)
     found = {cell.key: outcome for cell in left_out if (outcome := store.read(cell)) is not None}
     outcomes.of_key |= found
