@@ -6,6 +6,8 @@ import pytest
 import torch
 from conftest import make_plan
 
+from fewpairs.class_networks import make_cnn
+from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
 from fewpairs.data import Samples
 from fewpairs.objectives import inverse_eot, marginal, supervised
 from fewpairs.plans import MixturePlan
@@ -98,3 +100,27 @@ def test_one_broken_member_is_told_from_the_others(plans) -> None:
     with torch.no_grad():
         plans[1].potential.raw_w[0] = torch.nan
     assert Population(plans).is_finite().tolist() == [True, False, True]
+
+
+def test_convolutional_members_are_their_own_as_well() -> None:
+    """They are run one after the other on a CPU, where stacked convolutions are slow."""
+    torch.manual_seed(0)
+    plans = [
+        ClassPlan(ClassCost(make_cnn((1, 8, 8), 3)), ClassPotential(torch.zeros(3))).double() for _ in range(N_MEMBERS)
+    ]
+    x, y = torch.randn(N_MEMBERS, 5, 64, dtype=torch.float64), torch.randint(3, (N_MEMBERS, 5, 1)).double()
+    scale = torch.rand(N_MEMBERS, dtype=torch.float64)
+
+    def function(plan: ClassPlan, batch: dict[str, torch.Tensor], *, scale: torch.Tensor) -> torch.Tensor:
+        return scale * plan.log_prob(batch["x"], batch["y"]).sum()
+
+    population = Population(plans)
+    values = population(function, {"x": x, "y": y}, scale=scale)
+    names = list(population.parameters)
+    grads = torch.autograd.grad(values.sum(), list(population.parameters.values()))
+    for k, plan in enumerate(plans):
+        own = function(plan, {"x": x[k], "y": y[k]}, scale=scale[k])
+        torch.testing.assert_close(values[k], own)
+        own_grads = torch.autograd.grad(own, [plan.get_parameter(name) for name in names])
+        for grad, own_grad in zip(grads, own_grads, strict=True):
+            torch.testing.assert_close(grad[k], own_grad)
