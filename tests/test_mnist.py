@@ -23,6 +23,7 @@ from fewpairs.experiments.mnist import (
     Images,
     Plan,
 )
+from fewpairs.experiments.mnist_page import _Numbers
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,16 @@ def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcom
     for table in tables:
         fits = plan.of(grid, table["method"], table["network"], table["labelled"], table["unlabelled"])
         assert table["accuracy"] == [outcomes[fit]["accuracy"] for fit in fits]
+
+
+def test_a_part_of_a_study_is_compared_seed_by_seed() -> None:
+    plan, grid = Plan(FULL), FULL.grids[0]
+    ours, alone = (plan.of(grid, method, "mlp", 50, 500) for method in (BOUNDED, SUPERVISED))
+    known = [(ours[0], 0.9), (ours[1], 0.8), (alone[1], 0.5), (alone[2], 0.1)]
+    numbers = _Numbers(plan, Outcomes({fit.key: {"accuracy": accuracy} for fit, accuracy in known}))
+    gain, error = numbers.gain("accuracy", grid, SUPERVISED, "mlp", 50, 500)
+    assert gain == pytest.approx(0.3) and np.isnan(error)  # seed 1 alone has both
+    assert numbers.of("accuracy", grid, BOUNDED, "mlp", 50, 500) == [0.9, 0.8]
 
 
 def draw(n_labelled: int, n_unlabelled: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

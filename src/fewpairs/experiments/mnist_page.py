@@ -40,13 +40,18 @@ class _Numbers:
     def of(
         self, measure: str, grid: Grid, method: str, network: str, n_labelled: int, n_unlabelled: int
     ) -> list[float]:
-        fits = self.plan.of(grid, method, network, n_labelled, n_unlabelled)
-        return [self.outcomes[fit][measure] for fit in fits if fit in self.outcomes]
+        return list(self._by_seed(measure, grid, method, network, n_labelled, n_unlabelled).values())
+
+    def _by_seed(self, measure: str, grid: Grid, method: str, *where: Any) -> dict[int, float]:
+        fits = self.plan.of(grid, method, *where)
+        return {fit.seed: self.outcomes[fit][measure] for fit in fits if fit in self.outcomes}
 
     def gain(self, measure: str, grid: Grid, rival: str, *where: Any) -> tuple[float, float]:
-        """How much more of it the default has than a rival, over the same seeds, and the standard error; NaN where cells are
-        missing."""
-        return gain_over(*(self.of(measure, grid, method, *where) for method in (BOUNDED, rival)))
+        """How much more of it the default has than a rival, over the seeds that both have, and the standard error; NaN if there are
+        none."""
+        ours, theirs = (self._by_seed(measure, grid, method, *where) for method in (BOUNDED, rival))
+        both = [seed for seed in ours if seed in theirs]
+        return gain_over([ours[seed] for seed in both], [theirs[seed] for seed in both])
 
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
@@ -176,8 +181,8 @@ WHAT = (
     "scikit-learn's label spreading and self-training."
 )
 HOW_SHOWN = (
-    "Accuracy in percent by labelled and unlabelled rows, {network}, mean of {n_seeds} seeds. No unlabelled rows: the same "
-    "network on labelled rows alone."
+    "Accuracy in percent by labelled and unlabelled rows, {network}, mean of {n_seeds} seeds, or of as many as have been run. No "
+    "unlabelled rows: the same network on labelled rows alone."
 )
 HOW_MEASURED = (
     "Mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two standard errors over "
