@@ -47,8 +47,8 @@ class _Numbers:
         return {fit.seed: self.outcomes[fit][measure] for fit in fits if fit in self.outcomes}
 
     def gain(self, measure: str, grid: Grid, rival: str, *where: Any) -> tuple[float, float]:
-        """How much more of it the default has than a rival, over the seeds that both have, and the standard error; NaN if there are
-        none."""
+        """How much more of it the default has than a rival, over the seeds that both have, and the standard error; NaN if there
+        are none."""
         ours, theirs = (self._by_seed(measure, grid, method, *where) for method in (BOUNDED, rival))
         both = [seed for seed in ours if seed in theirs]
         return gain_over([ours[seed] for seed in both], [theirs[seed] for seed in both])
