@@ -29,6 +29,22 @@ def blobs(n_rows: int = 120, n_labelled: int = 12, seed: int = 0) -> tuple[np.nd
     return X, truth, labels
 
 
+def test_coarse_products_learn_what_full_ones_do() -> None:
+    """bfloat16 has eight bits: networks differ, by more than rounding at the end would make, and say the same."""
+    X, truth, labels = blobs()
+    settings = {**QUICK, "max_steps": 100, "learning_rate": 1e-2}
+    coarse, full = (
+        SemiSupervisedClassifier(**settings, precision=precision).fit(X, labels)
+        for precision in ("bfloat16", "float32")
+    )
+    apart = np.abs(coarse.predict_proba(X) - full.predict_proba(X)).max()
+    assert 1e-6 < apart < 0.05
+    assert coarse.score(X, truth) == full.score(X, truth) == 1.0
+    assert {tensor.dtype for tensor in coarse.plan_.parameters()} == {
+        tensor.dtype for tensor in full.plan_.parameters()
+    }
+
+
 @pytest.fixture(scope="module")
 def fitted() -> SemiSupervisedClassifier:
     X, _, labels = blobs()

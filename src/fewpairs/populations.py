@@ -109,6 +109,12 @@ def _split(stacked: Any, n: int) -> list[Any]:
         return [{name: part[member] for name, part in parts.items()} for member in range(n)]
     if isinstance(stacked, tuple | list):
         return [tuple(parts) for parts in zip(*(_split(part, n) for part in stacked), strict=True)] or [()] * n
-    # Pixels whose channels lie side by side are what convolutions on a CPU are fastest with.
-    last = torch.channels_last
-    return [part.contiguous(memory_format=last) if part.ndim == 4 else part for part in stacked.unbind(0)]
+    return [_channels_last(part) if part.ndim == 4 else part for part in stacked.unbind(0)]
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    """The weight of a convolution with its channels side by side, which is what convolutions on a CPU are fastest with. A single
+    channel lies so in any order, but what follows reads the order off the strides."""
+    if weight.shape[1] == 1:
+        return weight.squeeze(1).unsqueeze(-1).movedim(-1, 1)
+    return weight.contiguous(memory_format=torch.channels_last)

@@ -41,6 +41,7 @@ class Settings:
         time_budget: The seconds at the most. The schedule fits itself into whichever bound is nearer.
         max_grad_norm: Longer gradients are shortened to it; None leaves them.
         n_looks: How often, spread over the steps, the held-out pairs are looked at.
+        is_coarse: Whether networks multiply in bfloat16 while they learn; held-out pairs are judged in full precision.
     """
 
     learning_rate: float
@@ -52,6 +53,7 @@ class Settings:
     time_budget: float | None = None
     max_grad_norm: float | None = None
     n_looks: int = 25
+    is_coarse: bool = False
 
 
 @dataclass
@@ -121,8 +123,10 @@ def train(
     def take_step(*hands: Tensor) -> tuple[Tensor, Tensor]:
         batch = smoothing.smooth(dealer.deal(hands, seen_by, len(population)), folds.n_folds, generator)
         optimizer.zero_grad(set_to_none=True)
-        losses = population(partial(_evaluate, objective), vars(batch), dict(traits or {}))
-        (losses + smoothing.penalty(population, batch, generator)).sum().backward()
+        with torch.autocast(samples.source.device.type, torch.bfloat16, enabled=settings.is_coarse):
+            losses = population(partial(_evaluate, objective), vars(batch), dict(traits or {}))
+            penalties = smoothing.penalty(population, batch, generator)
+        (losses + penalties).sum().backward()
         is_finite = _tame([*of_cost, *of_potential], losses, settings.max_grad_norm)
         optimizer.step()
         return losses.detach(), is_finite

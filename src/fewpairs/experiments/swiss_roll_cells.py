@@ -114,6 +114,7 @@ class Fit(Cell):
         sizes = f"P{self.n_pairs}-Q{self.n_source}-R{self.n_target}"
         letters = {"n_slopes": "M", "n_atoms": "N", "objective": ""}
         sizes += "".join(f"-{letters[name]}{_slug(str(value))}" for name, value in self.settings if name in letters)
+        sizes += f"-part{100 * self.part:.3g}" if self.part != 1 else ""
         return f"{_slug(self.draw.problem)}-{_slug(self.method)}-{sizes}-seed{self.draw.seed}"
 
     @property

@@ -364,9 +364,9 @@ def _how_made(plan: Plan, outcomes: Outcomes) -> list[str]:
 
 
 HOW_MEASURED = (
-    "Mean ± standard deviation over {scale.n_seeds} draws of the data, or as many as have been run; bold: best, or not worse than "
-    "the best by two standard errors of the difference over the same draws. MMD² is unbiased (it can be negative), with the paper's "
-    "five kernels around the median distance. W₂²/2 is the exact transport cost |x−y|²/2 between equally many draws; the "
+    "Mean ± standard deviation over {scale.n_seeds} draws of the data, or as many as have been run; bold: best, or not worse "
+    "than the best by two standard errors of the difference over the same draws. MMD² is unbiased (it can be negative), with the "
+    "paper's five kernels around the median distance. W₂²/2 is the exact transport cost |x−y|²/2 between equally many draws; the "
     "paper's tables estimate it (debiased Sinkhorn divergence, ε = 0.001) and call it W₂. Unconditional: one y for each of "
     "{scale.n_draws} x's. Conditional: {scale.n_draws} draws at each of {scale.n_points} x's, against true draws from the "
     "same coupling as the pairs. NLL: mean −log p(y|x) of {scale.n_test} fresh pairs, in nats. “paper”: the figure in the "
