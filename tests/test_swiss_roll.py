@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fewpairs.cli import app
@@ -13,7 +14,7 @@ from fewpairs.experiments import swiss_roll_page
 from fewpairs.experiments.cells import Outcomes, Store, run_study
 from fewpairs.experiments.comparisons import is_behind, tied_for_best
 from fewpairs.experiments.swiss_roll import FULL, NETWORKS, OURS, TINY, Plan
-from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth
+from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
 from fewpairs.methods import METHODS, Method, register
 
 
@@ -196,3 +197,12 @@ def test_a_method_that_improves_another_is_handed_its_model(tmp_path: Path, monk
 def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], sentence: str) -> None:
     result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["reproduce", "swiss-roll", *arguments])
     assert result.exit_code == 2 and sentence in result.output
+
+
+def test_the_floor_is_what_the_truth_itself_gets(tmp_path: Path) -> None:
+    """Draws compared with themselves are no distance apart; drawn again, a little; draws at another x, a lot."""
+    found = Truth(ROLL, 8, 3, 128).run(Store(tmp_path), "cpu")
+    draws = torch.tensor(found["draws"])
+    same, moved = (compare_draws(draws, others, found["bandwidth"]) for others in (draws, draws.roll(1, dims=1)))
+    assert same["conditional_transport"] == pytest.approx(0, abs=1e-12)
+    assert 0 < found["floor"]["conditional_transport"] < 0.5 * moved["conditional_transport"]

@@ -14,7 +14,7 @@ import numpy as np
 from fewpairs.experiments.cells import Outcomes
 from fewpairs.experiments.comparisons import is_behind, mean_and_spread, tied_for_best
 from fewpairs.experiments.swiss_roll import OURS, Plan
-from fewpairs.experiments.swiss_roll_cells import ANALYTIC, POINTS, ROLL, Fit
+from fewpairs.experiments.swiss_roll_cells import ANALYTIC, POINTS, ROLL, Fit, Truth
 from fewpairs.methods import METHODS
 from fewpairs.plots import plot_curves, plot_heatmaps, plot_mappings
 from fewpairs.report import Entry, Page
@@ -108,7 +108,7 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     page.list(verdicts)
     for (problem, n_pairs, n_unpaired), rows in mains.items():
         page.head(_title(problem, n_pairs, n_unpaired))
-        page.tabulate(*_main_table(rows, PAPER.get((problem, n_pairs), {})))
+        page.tabulate(*_main_table(rows, PAPER.get((problem, n_pairs), {}), _floor(plan.truth(problem), outcomes)))
         tables.append({"problem": problem, "P": n_pairs, "Q": n_unpaired, "R": n_unpaired, "rows": _numbers(rows)})
         is_shown = plan.main(problem, n_pairs, n_unpaired)[OURS][0].draw in outcomes
         if is_shown and ((n_pairs, n_unpaired) == scale.sizes[0] or problem == ROLL):
@@ -176,7 +176,14 @@ def _column(rows: Rows, column: str) -> dict[str, list[float]]:
     }
 
 
-def _main_table(rows: Rows, paper: Mapping[str, Sequence[float]]) -> tuple[list[str], list[list[Entry]]]:
+def _floor(truth: Truth, outcomes: Outcomes) -> Mapping[str, float]:
+    """What the truth itself gets when it is drawn once more: no method can be expected to get less."""
+    return outcomes[truth].get("floor", {}) if truth in outcomes else {}
+
+
+def _main_table(
+    rows: Rows, paper: Mapping[str, Sequence[float]], floor: Mapping[str, float]
+) -> tuple[list[str], list[list[Entry]]]:
     columns = {name: values for name in COLUMNS if (values := _column(rows, name))}
     best = {name: tied_for_best(values) for name, values in columns.items()}
     lines = []
@@ -188,6 +195,9 @@ def _main_table(rows: Rows, paper: Mapping[str, Sequence[float]]) -> tuple[list[
             is_best = name != "seconds" and method in best[name]
             line.append(Entry(mean_and_spread(values.get(method, [])), note, is_best))
         lines.append(line)
+    if floor:
+        found = [mean_and_spread([floor[name]] if name in floor else []) for name in columns]
+        lines.append([Entry("the truth, drawn again"), *map(Entry, found)])
     return ["", *(COLUMNS[name] for name in columns)], lines
 
 
