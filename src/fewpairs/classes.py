@@ -5,6 +5,8 @@ continuous case serve here as they are: the target is the K classes, each weight
 average prediction over all x's has the classes in the shares of the prior.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -92,6 +94,11 @@ class ClassPlan(Plan):
 
 class ClassEnsemble(Ensemble):
     """Creates the average Σ_m share_m p_m(k|x) of several class plans."""
+
+    def __init__(self, members: Sequence[ClassPlan], shares: Tensor) -> None:
+        super().__init__(members, shares)
+        # Convolutions answer twice as fast on a CPU with their channels side by side.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def log_probs(self, x: Tensor) -> Tensor:
         """log p(k|x) of all classes, (rows, K)."""
