@@ -105,7 +105,7 @@ def test_what_is_said_follows_the_numbers() -> None:
     said = mnist_page._verdicts(numbers, plan.scale.grids[0], "mlp")
     assert "in 25 of 25 places of the grid, by more than two standard errors in 25" in said[0]
     assert "Least gain anywhere: -2.0" in said[0] and "with 1,000 labels and 500 unlabelled rows" in said[0]
-    assert "two standard errors in 1 places. Log-loss fell in 34 of 35" in said[0]
+    assert "two standard errors in 1 of 35 places with two seeds or more. Log-loss fell in 34 of 35" in said[0]
     assert "50 labels and 10,000 unlabelled rows: 90.0 % right, +7.0" in said[1]
     assert "against label spreading, from 50 labels on: behind by two standard errors in 1 of 25" in said[3]
     # Which is done with the most unlabelled rows alone.
@@ -118,3 +118,17 @@ def test_missing_cells_leave_gaps_and_no_claims() -> None:
     assert mnist_page._verdicts(numbers, plan.scale.grids[0], "mlp") == []
     header, lines = mnist_page._table(numbers, plan.scale.grids[0], "mlp", "accuracy")
     assert len(header) == len(lines[0]) and all(entry.text == "–" for entry in lines[0][1:])
+
+
+def test_one_seed_is_no_evidence_and_networks_that_were_not_run_are_not_on_the_page(tmp_path: Path) -> None:
+    plan, outcomes = Plan(FULL), Outcomes()
+    for fit in plan.fits():
+        if fit.seed == 0 and fit.network == "mlp" and fit.images.dataset == "MNIST":
+            accuracy = 0.9 if fit.method == BOUNDED else 0.8
+            outcomes.of_key[fit.key] = {"accuracy": accuracy, "log_loss": 1 - accuracy, "calibration": 0.1}
+    said = mnist_page._verdicts(mnist_page._Numbers(plan, outcomes), plan.scale.grids[0], "mlp")
+    assert "in 25 of 25 places of the grid, by more than two standard errors in 0." in said[0]
+    assert "in 0 of 0 places with two seeds or more" in said[0]
+    page = mnist_page.write_page(tmp_path, plan, outcomes).with_suffix(".md").read_text()
+    assert "perceptron, 10,000 unlabelled rows" in page
+    assert "convolutional network, 10,000" not in page and "Fashion" not in page

@@ -46,6 +46,11 @@ class _Numbers:
         fits = self.plan.of(grid, method, *where)
         return {fit.seed: self.outcomes[fit][measure] for fit in fits if fit in self.outcomes}
 
+    def has_any(self, grid: Grid, network: str) -> bool:
+        """Whether a fit of this network has been run."""
+        methods = [method for method in METHODS if method != SPREADING]
+        return any(self.of("accuracy", grid, method, network, *cell) for method in methods for cell in _cells(grid))
+
     def gain(self, measure: str, grid: Grid, rival: str, *where: Any) -> tuple[float, float]:
         """How much more of it the default has than a rival, over the seeds that both have, and the standard error; NaN if there
         are none."""
@@ -66,8 +71,10 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     page.list(verdicts)
     tables: list[dict[str, Any]] = []
     for grid in scale.grids:
-        page.head(grid.dataset)
-        for network, n_seeds in grid.seeds:
+        run = [(network, n_seeds) for network, n_seeds in grid.seeds if numbers.has_any(grid, network)]
+        if run:
+            page.head(grid.dataset)
+        for network, n_seeds in run:
             name = f"{grid.dataset}-{network}".replace(" ", "-").lower()
             page.show(
                 name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network], n_seeds=n_seeds)
@@ -138,14 +145,16 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
         return []
     few = [gain for (n_labelled, _), gain in gains.items() if n_labelled <= FEW_LABELS]
     worst = min(gains, key=lambda cell: gains[cell][0])
-    lost = sum(gain + 2 * np.nan_to_num(error) < -ALLOWED for gain, error in gains.values())
+    judged = [gain for gain in gains.values() if not math.isnan(gain[1])]  # a single seed has no standard error
+    lost = sum(gain + 2 * error < -ALLOWED for gain, error in judged)
     log_losses = [numbers.gain("log_loss", grid, SUPERVISED, network, *cell)[0] for cell in gains]
     texts = [
         f"{where}: with up to {FEW_LABELS} labels unlabelled rows raised accuracy in {sum(gain > 0 for gain, _ in few)} of "
         f"{len(few)} places of the grid, by more than two standard errors in "
-        f"{sum(gain > 2 * np.nan_to_num(error) for gain, error in few)}. Least gain anywhere: {_points(gains[worst])} points, "
+        f"{sum(gain > 2 * error for gain, error in few)}. Least gain anywhere: {_points(gains[worst])} points, "
         f"with {worst[0]:,} labels and {worst[1]:,} unlabelled rows; worse by {100 * ALLOWED:.1f} points and two standard "
-        f"errors in {lost} places. Log-loss fell in {sum(loss < 0 for loss in log_losses)} of {len(log_losses)}."
+        f"errors in {lost} of {len(judged)} places with two seeds or more. Log-loss fell in "
+        f"{sum(loss < 0 for loss in log_losses)} of {len(log_losses)}."
     ]
     for n_labelled in (50, 100):
         if (n_labelled, most) in gains:
@@ -165,8 +174,9 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
             nearest = min(found, key=lambda cell: found[cell][0])
             texts.append(
                 f"{where}, against {rival}, from {LEAST_FOR_RIVALS} labels on: behind by two standard errors in "
-                f"{sum(gain < -2 * np.nan_to_num(error) for gain, error in found.values())} of {len(found)} places; nearest "
-                f"{_points(found[nearest])} points, with {nearest[0]:,} labels and {nearest[1]:,} unlabelled rows."
+                f"{sum(gain < -2 * error for gain, error in found.values())} of {len(found)} places, behind at all in "
+                f"{sum(gain < 0 for gain, _ in found.values())}; nearest {_points(found[nearest])} points, with {nearest[0]:,} "
+                f"labels and {nearest[1]:,} unlabelled rows."
             )
     return texts
 
