@@ -10,6 +10,7 @@ import reference
 import torch
 from conftest import make_plan
 
+from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
 from fewpairs.objectives import marginal, supervised
@@ -349,3 +350,22 @@ def test_the_adversarial_penalty_is_the_divergence(monkeypatch) -> None:
     assert penalty.item() == pytest.approx(expected.item(), rel=0.15)
     monkeypatch.setattr(MixturePlan, "least_effective", math.inf)  # no row can be read: nothing is claimed
     assert AdversarialSmoothing(0.0).penalty(Population([plan]), batch, generator).item() == 0
+
+
+@pytest.mark.parametrize("is_coarse", [True, False])
+def test_coarse_products_teach_and_do_not_judge(is_coarse: bool, generator: torch.Generator) -> None:
+    """Looks at held-out pairs have no gradients, steps of training have. (Products alone are coarse: a bias is added in full.)"""
+    seen = set()
+
+    class Spy(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            seen.add((torch.is_grad_enabled(), y.dtype))
+            return y
+
+    x, y = torch.randn(30, 2, generator=generator), torch.arange(30).remainder(3).float().unsqueeze(1)
+    samples = Samples.gather(x, y)
+    plans = [ClassPlan(ClassCost(Spy(2, 3, bias=False)), ClassPotential(torch.zeros(3))) for _ in range(N_FOLDS)]
+    folds = Folds.cut(samples, N_FOLDS, np.random.RandomState(0))
+    run(Population(plans), samples, folds, settings=settings(max_steps=2, is_coarse=is_coarse))
+    assert seen == {(True, torch.bfloat16 if is_coarse else torch.float32), (False, torch.float32)}
