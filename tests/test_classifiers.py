@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from fewpairs import SemiSupervisedClassifier, load
+from fewpairs import SemiSupervisedClassifier, classifiers, load
 from fewpairs.classifiers import LEAST_TO_HOLD_OUT, _shrunk
 
 QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
@@ -254,6 +254,40 @@ def test_images_come_in_their_own_shapes() -> None:
     assert nn.Conv2d not in kinds[0] and nn.Conv2d in kinds[1]  # "auto" begins to convolve at 16 × 16 pixels
     with pytest.raises(ValueError, match=r"\(1, 4, 16\), but \(1, 8, 8\) were expected"):
         grey.predict(X.reshape(-1, 4, 16))
+
+
+@pytest.mark.parametrize(
+    ("network", "n_labelled", "n_unlabelled", "settings", "expected"),
+    [
+        ("mlp", 20, 30, {}, (1000, 1e-3, 256, 256)),
+        ("cnn", 20, 30, {}, (400, 3e-3, 128, 128)),
+        ("auto", 20, 30, {}, (400, 3e-3, 128, 128)),  # 16 × 16 pixels are worth convolutions
+        ("cnn", 20, 30, {"max_steps": 7, "learning_rate": 0.1, "batch_size": 5}, (7, 0.1, 5, 128)),
+        ("cnn", 20, 0, {}, (400, 1e-3, 128, 128)),  # few labels and nothing else: shorter steps
+        ("cnn", 20, 30, {"objective": "supervised"}, (400, 1e-3, 128, 128)),
+        ("cnn", LEAST_TO_HOLD_OUT, 0, {}, (400, 3e-3, 128, 128)),
+        (nn.Linear(256, 2), 20, 30, {}, (1000, 1e-3, 256, 256)),  # nobody knows what is inside: the patient pace
+    ],
+)
+def test_each_network_learns_at_its_own_pace(
+    network, n_labelled, n_unlabelled, settings, expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LookedError(Exception):
+        pass
+
+    def look(maker, wishes, objective):
+        came.append(maker.settings)
+        raise LookedError
+
+    came: list = []
+    monkeypatch.setattr(classifiers, "choose", look)
+    images = np.random.default_rng(0).normal(size=(n_labelled + n_unlabelled, 16, 16))
+    labels = np.concatenate([np.arange(n_labelled) % 2, np.full(n_unlabelled, -1)])
+    with pytest.raises(LookedError):
+        SemiSupervisedClassifier(network=network, verbose=False, **settings).fit(images, labels)
+    (used,) = came
+    assert (used.max_steps, used.learning_rate, used.batch_size, used.pairs_batch_size) == expected
+    assert used.potential_learning_rate == used.learning_rate
 
 
 @pytest.mark.parametrize("network", ["mlp", "own", "embedded"])
