@@ -290,6 +290,21 @@ def test_each_network_learns_at_its_own_pace(
     assert used.potential_learning_rate == used.learning_rate
 
 
+def test_networks_that_nobody_has_judged_are_never_sure() -> None:
+    # One label more, of a class by the prior: (n p + prior) / (n + 1), of 20 labels. Its logarithm is bounded from below.
+    X, _, labels = blobs(130, 20)
+    model = SemiSupervisedClassifier(class_prior=[0.5, 0.3, 0.2], **QUICK).fit(X, labels)
+    n_labelled = (labels >= 0).sum()
+    said = model.plan_.log_probs(model._scaled(torch.tensor(1e3 * X))).exp().detach().double().numpy()
+    expected = (n_labelled * said + [0.5, 0.3, 0.2]) / (n_labelled + 1)
+    np.testing.assert_allclose(model.predict_proba(1e3 * X), expected, rtol=1e-5)  # single precision inside
+    assert said.min() < 1e-3 < model.predict_proba(1e3 * X).min()
+    # Held-out labels have judged these, so that they may say what they think.
+    judged = SemiSupervisedClassifier(**QUICK).fit(*blobs(130, 110)[::2])
+    said = judged.plan_.log_probs(judged._scaled(torch.tensor(X))).exp().detach().numpy()
+    np.testing.assert_allclose(judged.predict_proba(X), said, rtol=1e-5)
+
+
 @pytest.mark.parametrize("network", ["mlp", "own", "embedded"])
 def test_a_saved_model_predicts_the_same(network: str, tmp_path) -> None:
     X, _, labels = blobs(260, 120)

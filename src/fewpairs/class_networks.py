@@ -120,7 +120,8 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
             raise ValueError(
                 f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"
             ) from error
-        rows = torch.ones(2, dim_x, dtype=parameter.dtype, device=parameter.device)
+        # Many rows: two draws of few would be alike by chance now and then.
+        rows = torch.ones(256, dim_x, dtype=parameter.dtype, device=parameter.device)
         trained = copy.deepcopy(network).train()
         if not torch.equal(trained(rows), trained(rows)):
             raise ValueError(

@@ -111,7 +111,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         label_embedding: Learn an embedding of so many numbers for each class, as the paper does; None is one output a class.
         activation: Of the "mlp": "silu", "relu", "tanh" or "leaky_relu".
         n_members: The networks of the ensemble. With a hundred labelled rows or more, each learns from all but its part of
-            them, which judges it.
+            them, which judges it. Without such a judge, no probability is below the prior's over one more than the labels.
         max_steps: The training steps. "auto" is 1000, and 400 for the "cnn", which learns in fewer and pays more for each.
         learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
             a hundred labelled ones: with fewer alone it would be sure of too much.
@@ -257,7 +257,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         rows = torch.tensor(self._check_x(X))
         with torch.no_grad():
             parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
-        return torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
+        said = torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
+        return self._in_doubt(said) if math.isnan(self.validation_score_) else said
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(class|x), (rows, classes)."""
@@ -436,6 +437,12 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
                 f"class_prior must hold a positive number for each of {self.classes_.tolist()}, but {self.class_prior} came."
             )
         return prior / prior.sum()
+
+    def _in_doubt(self, log_probability: np.ndarray) -> np.ndarray:
+        """What networks say that no held-out label has judged: they may be sure and wrong. By the rule of succession, one more
+        label, of a class drawn from the prior, counts as much as each that was seen."""
+        own = 1 / (self.n_labelled_ + 1)
+        return np.logaddexp(np.log1p(-own) + log_probability, np.log(own * self.class_prior_))
 
     def _scaler(self, source: Tensor, weight: Tensor) -> Scaler:
         scale = ("columns" if self.image_shape_ is None else "together") if self.scale == "auto" else self.scale
