@@ -39,15 +39,12 @@ from fewpairs.training import Settings
 
 __all__ = ["SemiSupervisedClassifier"]
 
-RADII = (0.1, 0.2, 0.3)  # of the adversarial direction, to choose from
-DECISIVENESS, HALFWAY = (
-    (0.1, 0.3),
-    10_000,
-)  # the weight of the entropy, and how many unlabelled rows have the middle of it
+# Of the adversarial direction, to choose from; the middle is where the choice begins, and ends where nothing judges.
+RADII, CNN_RADII = (0.1, 0.2, 0.3), (0.2, 0.3, 0.4)
+DECISIVENESS = (0.1, 0.3)  # the weight of the entropy, from none to very many unlabelled rows …
+HALFWAY = 10_000  # … and how many of them have the middle of it
 LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer are all needed to learn from, and would not judge much
-LEAST_SIDE = (
-    16  # pixels of an image that is worth convolutions: smaller ones have hardly any place left after two halvings
-)
+LEAST_SIDE = 16  # pixels of an image that is worth convolutions: a smaller one has no place left after two halvings
 LABELLED = (
     "X and its labels",
     "A row without a label has −1, None or NaN in y; rows that y knows nothing of go into X_unpaired.",
@@ -95,7 +92,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
-    An argument that is chosen from the data, if at least a hundred rows are labelled; with fewer, "auto" is 0.2:
+    An argument that is chosen from the data, if at least a hundred rows are labelled; with fewer, "auto" is 0.2, and 0.3 for
+    the "cnn":
         adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(class|x) most, and
             against which it is kept steady.
 
@@ -475,6 +473,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         has_room = self.image_shape_ is not None and min(self.image_shape_[1:]) >= LEAST_SIDE
         return self.network == "cnn" or (self.network == "auto" and has_room)
 
+    def _radii(self) -> tuple[float, ...]:
+        return CNN_RADII if self._is_cnn() else RADII
+
     def _pace(self) -> dict[str, Any]:
         """How fast to learn: what was given, and the rest as the network wants it."""
         of_network = CNN_PACE if self._is_cnn() else USUAL_PACE
@@ -502,7 +503,12 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             max_grad_norm=10.0,
             is_coarse=self.precision == "bfloat16" or (self.precision == "auto" and _is_fast_in_bfloat16(device)),
         )
-        first = {"hidden": tuple(self.hidden), "smoothing": self.smoothing, "emphasis": 0.0, "adversarial": RADII[1]}
+        first = {
+            "hidden": tuple(self.hidden),
+            "smoothing": self.smoothing,
+            "emphasis": 0.0,
+            "adversarial": self._radii()[1],
+        }
         return ClassMaker(
             samples=samples,
             folds=folds,
@@ -525,7 +531,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _wishes(self) -> dict[str, tuple[Any, ...]]:
         """For each knob the values to choose from."""
-        radii: tuple[float, ...] = RADII if self.objective == "marginal" else (0.0,)
+        radii = self._radii() if self.objective == "marginal" else (0.0,)
         if self.adversarial != "auto":
             radii = (float(self.adversarial),)
         wishes = {"hidden": (tuple(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}
