@@ -1,6 +1,9 @@
 """Cells: finished work is never done again, files that cannot be trusted are noticed, one failure does not stop the rest."""
 
+import contextlib
 import json
+import math
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,6 +146,33 @@ def test_an_interruption_keeps_what_has_finished(n_jobs: int, marks: Path) -> No
     outcomes = run([1, 2, 3], marks)
     assert len(outcomes.of_key) == 3
     assert len(runs(marks)) <= 3 + 3 - kept  # at the worst, what was under way is begun a second time
+
+
+@dataclass(frozen=True)
+class Stubborn(Square):
+    """Is told to stop, and returns what it has so far, as fits do."""
+
+    by: int
+
+    def run(self, store: Store, device: str) -> dict:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(self.by)
+            pytest.fail("nobody heard the signal")
+        return {"square": math.nan}
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_half_of_a_fit_is_no_fit(by: signal.Signals, marks: Path) -> None:
+    store, before = Store(marks.parent / "cells"), signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command does
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_cells([Stubborn(3, str(marks), int(by)), Square(4, str(marks))], store, n_jobs=1)
+        assert signal.getsignal(by) is signal.default_int_handler  # as it was before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(store.folder.glob("*.json"))
+    assert runs(marks) == []  # nothing was begun after it either
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from fewpairs.files import write_atomically
 __all__ = ["Cell", "Outcomes", "Store", "n_cores", "named", "run_cells", "run_study", "store_of"]
 
 Outcome = dict[str, Any]
+ASKED_TO_STOP = signal.default_int_handler  # what Python does on Ctrl-C; the command has SIGTERM do it too
 Done = tuple[list["Cell"], list[Outcome] | None, str]  # cells, what they found, and if nothing, what went wrong
 
 
@@ -260,9 +262,12 @@ def _batches(cells: Sequence[Cell]) -> list[list[Cell]]:
 def _run_here(batches: Sequence[list[Cell]], store: Store, device: str) -> Iterator[Done]:
     for cells in batches:
         try:
-            yield cells, _run_batch(cells, store, device), ""
+            with _interrupts() as interrupts:
+                found = _run_batch(cells, store, device, interrupts)
         except Exception as error:  # told by the caller; the other cells have nothing to do with it
             yield cells, None, f"{type(error).__name__}: {error}"
+        else:
+            yield cells, found, ""
 
 
 def _run_in_pool(batches: Sequence[list[Cell]], store: Store, n_jobs: int, device: str) -> Iterator[Done]:
@@ -292,9 +297,32 @@ def _begin_worker() -> None:
     threadpool_limits(1)  # BLAS has threads of its own, and with sixteen workers far too many
 
 
-def _run_batch(cells: list[Cell], store: Store, device: str) -> list[Outcome]:
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Yields the signals that have asked this process to stop. A fit may take Ctrl-C as the wish for its best model so far and
+    return; a study must not take that for the fit."""
+    came: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread may have a say in signals
+    asked = [one for one in (signal.SIGINT, signal.SIGTERM) if is_main and signal.getsignal(one) is ASKED_TO_STOP]
+    for one in asked:
+        signal.signal(one, note)
+    try:
+        yield came
+    finally:
+        for one in asked:
+            signal.signal(one, ASKED_TO_STOP)
+
+
+def _run_batch(cells: list[Cell], store: Store, device: str, interrupts: Sequence[int] = ()) -> list[Outcome]:
     where = f"torch {torch.__version__}, {torch.cuda.get_device_name() if device == 'cuda' else device}"
     outcomes = [{**outcome, "made_with": where} for outcome in cells[0].run_batch(cells, store, device)]
+    if interrupts:
+        raise KeyboardInterrupt
     for cell, outcome in zip(cells, outcomes, strict=True):
         store.write(cell, outcome)
     return outcomes
