@@ -15,7 +15,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from fewpairs import SemiSupervisedClassifier, classifiers, load
-from fewpairs.classifiers import LEAST_TO_HOLD_OUT, _shrunk
+from fewpairs.class_makers import ClassMaker, Silent
+from fewpairs.classifiers import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, _shrunk
 
 QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
 
@@ -236,6 +237,51 @@ def test_few_labels_hold_nothing_out_and_many_do(fitted: SemiSupervisedClassifie
     )
 
 
+@pytest.mark.parametrize(("flipped", "max_steps", "is_learnt"), [(0, 100, True), (8, 300, False)])
+def test_in_the_end_every_network_has_learnt_every_label(flipped: int, max_steps: int, is_learnt: bool) -> None:
+    """Folds judge, and then let go: a row far out, of a class that nobody would guess, is known to the network that it judged
+    too. Not so where networks had to be stopped early, here by wrong labels: who would say when to stop?"""
+    X = np.concatenate([np.random.default_rng(0).normal(size=(LEAST_TO_HOLD_OUT, 2)), [[9.0, 0.0]]])
+    labels = (X[:, 0] > 0) & (X[:, 0] < 9)
+    if flipped:
+        labels ^= np.arange(len(X)) % flipped == 0
+    settings = {**QUICK, "hidden": (32,), "max_steps": max_steps, "learning_rate": max_steps / 1e4, "adversarial": 0.01}
+    model = SemiSupervisedClassifier(**settings).fit(
+        X, labels, X_unpaired=np.random.default_rng(1).normal(size=(200, 2))
+    )
+    rare = model._scaled(torch.tensor(X[-1:]))
+    networks = [plan for plan in model.plan_.members if not isinstance(plan.cost.network, Silent)]
+    assert networks and is_learnt == all(network.log_probs(rare).argmax() == labels[-1] for network in networks)
+
+
+def test_stopped_while_learning_all_labels_the_judged_networks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(self, title: str, *where: float) -> None:
+        titles.append(title)
+        if title == "Learning from all labels":
+            raise KeyboardInterrupt
+
+    titles: list[str] = []
+    monkeypatch.setattr(ClassMaker, "_tell", tell)
+    X, truth, labels = blobs(400, LEAST_TO_HOLD_OUT)
+    settings = {**QUICK, "max_steps": 40, "learning_rate": 1e-2}
+    with pytest.warns(UserWarning, match="Interrupted"):
+        model = SemiSupervisedClassifier(**settings).fit(X, labels)
+    assert titles.count("Learning from all labels") == 1  # nothing is begun after it
+    assert model.ended_ == "interrupted" and model.score(X, truth) > 0.95
+
+
+def test_a_radius_is_chosen_where_labels_can_tell_and_then_by_more_than_chance() -> None:
+    few, many = (
+        SemiSupervisedClassifier(**{**QUICK, "max_steps": 4}).fit(*blobs(LEAST_TO_CHOOSE + 50, n_labelled)[::2])
+        for n_labelled in (LEAST_TO_HOLD_OUT, LEAST_TO_CHOOSE)
+    )
+    of_marginal = [{one["adversarial"] for one in model.candidates_} - {0.0} for model in (few, many)]
+    assert of_marginal == [{0.2}, {0.1, 0.2, 0.3}]
+    assert few.chosen_["adversarial"] in (0.0, 0.2)
+    # After four steps all radii are alike: the middle it is.
+    assert {final["adversarial"] for final in many.finals_} == {0.0, 0.2}
+
+
 def test_images_come_in_their_own_shapes() -> None:
     X, y = load_digits(return_X_y=True)
     X, y = X[:60], np.where(np.arange(60) < 30, y[:60], -1)
@@ -260,6 +306,8 @@ def test_images_come_in_their_own_shapes() -> None:
     ("network", "n_labelled", "n_unlabelled", "settings", "expected"),
     [
         ("mlp", 20, 30, {}, (1000, 1e-3, 256, 256)),
+        ("mlp", 20, 4000, {}, (2000, 1e-3, 256, 256)),  # four times as many unlabelled rows, twice as long
+        ("mlp", 20, 4000, {"objective": "supervised"}, (1000, 1e-3, 256, 256)),  # they are nothing to it
         ("cnn", 20, 30, {}, (400, 3e-3, 128, 128)),
         ("auto", 20, 30, {}, (400, 3e-3, 128, 128)),  # 16 × 16 pixels are worth convolutions
         ("cnn", 20, 30, {"max_steps": 7, "learning_rate": 0.1, "batch_size": 5}, (7, 0.1, 5, 128)),

@@ -42,7 +42,6 @@ MANY_PAIRS = 1000  # from here on "auto" tries the widest network too: fewer pai
 PAIRS_TO_SEARCH = 75  # held-out pairs that a short trial is judged by: more folds than it takes are not trained
 SEARCH_PART = 0.3  # the steps of a short trial, as a part of a full one …
 SEARCH_HASTE = 1.5  # … and how much longer each of them is
-TIE = 0.25  # standard errors: candidates nearer than this are tied, and the smoother one is taken
 IGNORE_X_PAIRS = 2.0  # the model that ignores x gets the share of this many pairs beforehand: it bounds every loss
 LOG_ODDS = -2.0  # beforehand, of the search's winner against ignoring x: of dozens of candidates one is lucky
 RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
@@ -99,7 +98,13 @@ def choose(maker: Maker, wishes: Wishes, objective: str) -> Choice:
         done = [max(_of_kind(trials, kind), key=_mean_of(maker)) for kind in kinds if _of_kind(trials, kind)]
         maker.folds = maker.folds.first(done[0].n_folds)  # short trials may not have used all of them
         return _settle(maker, done, trials, kinds, "interrupted")
-    full = maker.run(finals, seconds=maker.clock.part(0.97), title="Learning p(y|x)", progress=(0.5, 1.0))
+    full = maker.run(
+        finals,
+        part=maker.trial_part,
+        seconds=maker.clock.part(maker.final_part),
+        title="Learning p(y|x)",
+        progress=(0.5, 0.5 + 0.5 * maker.final_part),
+    )
     ended = next((trial.outcome.ended for trial in full if trial.outcome.ended != "finished"), "finished")
     return _settle(maker, full, trials, kinds, ended)
 
@@ -166,7 +171,7 @@ class _Search:
             low = progress + progress_part * number / len(rounds)
             new = self.maker.run(
                 fresh,
-                part=SEARCH_PART,
+                part=SEARCH_PART * self.maker.trial_part,
                 haste=SEARCH_HASTE,
                 seconds=self.maker.clock.part(time_part / (len(rounds) - number)),
                 title="Choosing settings",
@@ -268,9 +273,9 @@ def _best(trials: Sequence[Trial], maker: Maker) -> Trial:
     tied = []
     for trial in trials:
         loss, error = maker.mean(top.scores() - trial.scores())
-        if trial is top or loss < TIE * error:
+        if trial is top or loss < maker.tie * error:
             tied.append(trial)
-    return min(tied, key=lambda trial: trial.candidate.roughness)
+    return min(tied, key=lambda trial: maker.plainness(trial.candidate))
 
 
 def _best_shape(trials: Sequence[Trial], maker: Maker) -> list[Trial]:
@@ -321,7 +326,9 @@ def _settle(maker: Maker, finals: list[Trial], trials: list[Trial], kinds: Seque
         weights += [linear_share / len(linear[0])] * len(linear[0])
     for trial, share in zip(mixed, shares[: len(mixed)].tolist(), strict=True):
         if share > 0:
-            members += [plan.double() for plan in trial.plans()]
+            finished = maker.finish(trial) if ended != "interrupted" else trial
+            ended = ended if finished.outcome.ended == "finished" else finished.outcome.ended
+            members += [plan.double() for plan in finished.plans()]
             weights += [share / trial.n_folds] * trial.n_folds
     return Choice(
         plan=maker.ensemble(members, torch.tensor(weights, dtype=torch.float64)),

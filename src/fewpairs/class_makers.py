@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, decisive_marginal
 from fewpairs.data import Samples
 from fewpairs.folds import Folds
-from fewpairs.makers import Candidate, Maker
+from fewpairs.makers import Candidate, Maker, Trial
 
 __all__ = ["ClassMaker", "Silent", "cut_by_class"]
 
@@ -35,6 +35,7 @@ class ClassMaker(Maker):
     first: dict[str, Any]
 
     ladders = ("adversarial",)
+    tie = 1.0  # labels judge a radius badly
     adversarial_rows = 128  # a class is one number of a few: directions are cheap; 64 of them were worse, 256 no better
 
     def begin(self) -> dict[str, Any]:
@@ -64,6 +65,31 @@ class ClassMaker(Maker):
         plan = ClassPlan(ClassCost(Silent(len(self.log_prior))), ClassPotential(self.log_prior)).double()
         scores = self.log_prior.double()[self.samples.pairs_y.cpu().long().squeeze(-1)]
         return plan, torch.where(self.folds.pairs >= 0, scores, math.nan)
+
+    def plainness(self, candidate: Candidate) -> tuple[float, ...]:
+        """Where the search began is plainest: a shorter radius is rougher, and a longer one may lose small classes."""
+        return (abs(candidate.adversarial - self.first["adversarial"]),)
+
+    def finish(self, trial: Trial) -> Trial:
+        """The same candidate, learnt anew from all labels: where they are few, each member would miss those that judged it.
+
+        What was clearly better when it was stopped early stays as it is, since nobody would be left to say when to stop; and so
+        does a trial that was cut short, or that leaves no time to do better.
+        """
+        looks, kept = trial.looks(), trial.outcome.steps[trial.best_look]
+        loss, error = self.mean(trial.scores() - looks[-1])
+        if trial.outcome.ended in ("interrupted", "diverged") or not loss <= error:
+            return trial
+        nobody = (torch.full_like(rows, -1) for rows in (self.folds.pairs, self.folds.source, self.folds.target))
+        (anew,) = self.run(
+            [trial.candidate],
+            seconds=self.clock.part(0.8),
+            title="Learning from all labels",
+            progress=(0.5 + 0.5 * self.final_part, 1.0),
+            folds=Folds(trial.n_folds, *nobody),
+        )
+        is_worse = anew.outcome.ended == "diverged" or anew.outcome.steps[-1] < kept
+        return replace(trial, outcome=replace(trial.outcome, ended=anew.outcome.ended)) if is_worse else anew
 
     def ensemble(self, members: list[ClassPlan], shares: Tensor) -> ClassEnsemble:
         return ClassEnsemble(members, shares)

@@ -43,7 +43,8 @@ __all__ = ["SemiSupervisedClassifier"]
 RADII, CNN_RADII = (0.1, 0.2, 0.3), (0.2, 0.3, 0.4)
 DECISIVENESS = (0.1, 0.3)  # the weight of the entropy, from none to very many unlabelled rows …
 HALFWAY = 10_000  # … and how many of them have the middle of it
-LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer are all needed to learn from, and would not judge much
+LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer would not judge much …
+LEAST_TO_CHOOSE = 500  # … and fewer than these would choose a radius by chance
 LEAST_SIDE = 16  # pixels of an image that is worth convolutions: a smaller one has no place left after two halvings
 LABELLED = (
     "X and its labels",
@@ -53,6 +54,10 @@ USUAL_PACE = {"max_steps": 1000, "learning_rate": 1e-3, "batch_size": 256, "labe
 # No worse for the "cnn" than the usual pace, and in a quarter of the time …
 CNN_PACE = {"max_steps": 400, "learning_rate": 3e-3, "batch_size": 128, "labelled_batch_size": 128}
 SHORT_STEPS = 1e-3  # … but where few labels are all there is, such long steps end in confidence alone
+SOON_KNOWN, MOST_ROUNDS = (
+    1000,
+    16,
+)  # unlabelled rows that the usual steps are enough for; and so many times as many get no more
 ROWS_AT_ONCE = 2000  # in prediction
 FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
 FITTED = (
@@ -92,7 +97,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
-    An argument that is chosen from the data, if at least a hundred rows are labelled; with fewer, "auto" is 0.2, and 0.3 for
+    An argument that is chosen from the data, if at least five hundred rows are labelled; with fewer, "auto" is 0.2, and 0.3 for
     the "cnn":
         adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(class|x) most, and
             against which it is kept steady.
@@ -109,8 +114,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         label_embedding: Learn an embedding of so many numbers for each class, as the paper does; None is one output a class.
         activation: Of the "mlp": "silu", "relu", "tanh" or "leaky_relu".
         n_members: The networks of the ensemble. With a hundred labelled rows or more, each learns from all but its part of
-            them, which judges it. Without such a judge, no probability is below the prior's over one more than the labels.
-        max_steps: The training steps. "auto" is 1000, and 400 for the "cnn", which learns in fewer and pays more for each.
+            them, which judges it; networks that had no need to be stopped early are then learnt anew from all of them. Without
+            such a judge, no probability is below the prior's over one more than the labels.
+        max_steps: The training steps. "auto" is 400 for the "cnn", which learns in few and pays more for each, and 1000 for other
+            networks; with more than a thousand unlabelled rows more by the root of their number, 4000 at the most. What is to be
+            judged takes no more than the least of these.
         learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
             a hundred labelled ones: with fewer alone it would be sure of too much.
         batch_size: The unlabelled rows in a step. "auto" is 256, and 128 for the "cnn".
@@ -124,7 +132,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         class_prior_: The shares of them that were used.
         plan_: The fitted ensemble.
         validation_score_, validation_score_error_: The mean log-probability of labels by members that have not seen them, and its
-            standard error. NaN if nothing was held out, as are the gains then.
+            standard error; those of `plan_` have seen more, and may be better. NaN if nothing was held out, as are the gains.
         unpaired_gain_, unpaired_gain_error_: What the unlabelled rows brought against the same network without them, in nats
             a label.
         x_gain_, x_gain_error_: What x brought, against the prior.
@@ -481,6 +489,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         of_network = CNN_PACE if self._is_cnn() else USUAL_PACE
         if self._objective() == "supervised" and self.n_labelled_ < LEAST_TO_HOLD_OUT:
             of_network = {**of_network, "learning_rate": SHORT_STEPS}
+        if self._objective() == "marginal" and not self._is_cnn():
+            longer = min(max(self.n_unlabelled_ / SOON_KNOWN, 1.0), MOST_ROUNDS) ** 0.5
+            of_network = {**of_network, "max_steps": round(longer * of_network["max_steps"])}
         given = {knob: getattr(self, knob) for knob in of_network}
         return {knob: of_network[knob] if value == "auto" else value for knob, value in given.items()}
 
@@ -493,6 +504,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         if self.n_labelled_ >= LEAST_TO_HOLD_OUT and self.n_members > 1:
             folds = cut_by_class(samples, self.n_members, random)
         pace = self._pace()
+        n_trial_steps = min(pace["max_steps"], (CNN_PACE if self._is_cnn() else USUAL_PACE)["max_steps"])
         settings = Settings(
             learning_rate=pace["learning_rate"],
             potential_learning_rate=pace["learning_rate"],
@@ -521,6 +533,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             log_prior=torch.from_numpy(self.class_prior_).float().log(),
             decisiveness=self._decisiveness(),
             first={**first, "unpaired_weight": self.unpaired_weight},
+            trial_part=n_trial_steps / pace["max_steps"],
+            final_part=0.5,
         )
 
     def _decisiveness(self) -> float:
@@ -531,7 +545,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _wishes(self) -> dict[str, tuple[Any, ...]]:
         """For each knob the values to choose from."""
-        radii = self._radii() if self.objective == "marginal" else (0.0,)
+        radii = self._radii() if self.n_labelled_ >= LEAST_TO_CHOOSE else self._radii()[1:2]
+        if self.objective != "marginal":
+            radii = (0.0,)
         if self.adversarial != "auto":
             radii = (float(self.adversarial),)
         wishes = {"hidden": (tuple(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}

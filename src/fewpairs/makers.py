@@ -118,6 +118,8 @@ class Maker(ABC):
         ladders: The knobs whose rungs the search climbs.
         adversarial_rows: The x's of a step at which the direction that changes p(y|x) most is looked for.
         uncovered: The part of the population about which held-out pairs say nothing.
+        trial_part: The steps of a trial in full, as a part of those of the settings.
+        final_part: The part of the time left that the final trials may take; what comes after them has the rest.
     """
 
     samples: Samples
@@ -128,8 +130,11 @@ class Maker(ABC):
     clock: Clock
     on_step: Callable[[str, float], None]
     uncovered: float = 0.0
+    trial_part: float = 1.0
+    final_part: float = 0.97
 
     ladders: ClassVar[tuple[str, ...]]
+    tie: ClassVar[float] = 0.25  # standard errors: candidates nearer than this are tied, and the plainest one is taken
     adversarial_rows: ClassVar[int] = 64  # that is most of the cost of a step
 
     def __post_init__(self) -> None:
@@ -185,6 +190,14 @@ class Maker(ABC):
     def narrow(self, candidate: Candidate) -> Candidate:
         """The candidate, or a narrower one where y itself has narrower heaps."""
         return candidate
+
+    def plainness(self, candidate: Candidate) -> tuple[float, ...]:
+        """Of candidates that are tied the least is taken: the smoothest."""
+        return candidate.roughness
+
+    def finish(self, trial: Trial) -> Trial:
+        """The trial whose members are to be in the mixture, in place of one that was judged."""
+        return trial
 
     def run(
         self,
