@@ -313,7 +313,8 @@ def test_images_come_in_their_own_shapes() -> None:
         ("cnn", 20, 30, {"max_steps": 7, "learning_rate": 0.1, "batch_size": 5}, (7, 0.1, 5, 128)),
         ("cnn", 20, 0, {}, (400, 1e-3, 128, 128)),  # few labels and nothing else: shorter steps
         ("cnn", 20, 30, {"objective": "supervised"}, (400, 1e-3, 128, 128)),
-        ("cnn", LEAST_TO_HOLD_OUT, 0, {}, (400, 3e-3, 128, 128)),
+        ("cnn", LEAST_TO_CHOOSE - 1, 0, {}, (400, 1e-3, 128, 128)),
+        ("cnn", LEAST_TO_CHOOSE, 0, {}, (400, 3e-3, 128, 128)),
         (nn.Linear(256, 2), 20, 30, {}, (1000, 1e-3, 256, 256)),  # nobody knows what is inside: the patient pace
     ],
 )

@@ -67,7 +67,7 @@ class ClassMaker(Maker):
         return plan, torch.where(self.folds.pairs >= 0, scores, math.nan)
 
     def plainness(self, candidate: Candidate) -> tuple[float, ...]:
-        """Where the search began is plainest: a shorter radius is rougher, and a longer one may lose small classes."""
+        """Where the search began is plainest."""
         return (abs(candidate.adversarial - self.first["adversarial"]),)
 
     def finish(self, trial: Trial) -> Trial:

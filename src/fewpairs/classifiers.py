@@ -39,12 +39,12 @@ from fewpairs.training import Settings
 
 __all__ = ["SemiSupervisedClassifier"]
 
-# Of the adversarial direction, to choose from; the middle is where the choice begins, and ends where nothing judges.
+# Of the adversarial direction, to choose from; the middle is where the choice begins, and ends where labels are few.
 RADII, CNN_RADII = (0.1, 0.2, 0.3), (0.2, 0.3, 0.4)
 DECISIVENESS = (0.1, 0.3)  # the weight of the entropy, from none to very many unlabelled rows …
 HALFWAY = 10_000  # … and how many of them have the middle of it
 LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer would not judge much …
-LEAST_TO_CHOOSE = 500  # … and fewer than these would choose a radius by chance
+LEAST_TO_CHOOSE = 500  # … and fewer than these are few: they would choose a radius by chance
 LEAST_SIDE = 16  # pixels of an image that is worth convolutions: a smaller one has no place left after two halvings
 LABELLED = (
     "X and its labels",
@@ -54,10 +54,8 @@ USUAL_PACE = {"max_steps": 1000, "learning_rate": 1e-3, "batch_size": 256, "labe
 # No worse for the "cnn" than the usual pace, and in a quarter of the time …
 CNN_PACE = {"max_steps": 400, "learning_rate": 3e-3, "batch_size": 128, "labelled_batch_size": 128}
 SHORT_STEPS = 1e-3  # … but where few labels are all there is, such long steps end in confidence alone
-SOON_KNOWN, MOST_ROUNDS = (
-    1000,
-    16,
-)  # unlabelled rows that the usual steps are enough for; and so many times as many get no more
+SOON_KNOWN = 1000  # unlabelled rows that a perceptron's usual steps are enough for …
+MOST_KNOWN = 16_000  # … and how many make steps the most there are
 ROWS_AT_ONCE = 2000  # in prediction
 FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
 FITTED = (
@@ -117,10 +115,10 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             them, which judges it; networks that had no need to be stopped early are then learnt anew from all of them. Without
             such a judge, no probability is below the prior's over one more than the labels.
         max_steps: The training steps. "auto" is 400 for the "cnn", which learns in few and pays more for each, and 1000 for other
-            networks; with more than a thousand unlabelled rows more by the root of their number, 4000 at the most. What is to be
-            judged takes no more than the least of these.
+            networks; with more than a thousand unlabelled rows more by the root of their number, 4000 at the most. Networks that
+            judge settings make do with 1000 at the most, or 400.
         learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
-            a hundred labelled ones: with fewer alone it would be sure of too much.
+            five hundred labelled ones: with fewer alone it would be sure of too much.
         batch_size: The unlabelled rows in a step. "auto" is 256, and 128 for the "cnn".
         labelled_batch_size: The labelled rows in a step; likewise.
         precision: "bfloat16" or "float32", of the products of networks while they learn; what is read off a fitted model is
@@ -487,10 +485,10 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     def _pace(self) -> dict[str, Any]:
         """How fast to learn: what was given, and the rest as the network wants it."""
         of_network = CNN_PACE if self._is_cnn() else USUAL_PACE
-        if self._objective() == "supervised" and self.n_labelled_ < LEAST_TO_HOLD_OUT:
+        if self._objective() == "supervised" and self.n_labelled_ < LEAST_TO_CHOOSE:
             of_network = {**of_network, "learning_rate": SHORT_STEPS}
         if self._objective() == "marginal" and not self._is_cnn():
-            longer = min(max(self.n_unlabelled_ / SOON_KNOWN, 1.0), MOST_ROUNDS) ** 0.5
+            longer = (min(max(self.n_unlabelled_, SOON_KNOWN), MOST_KNOWN) / SOON_KNOWN) ** 0.5
             of_network = {**of_network, "max_steps": round(longer * of_network["max_steps"])}
         given = {knob: getattr(self, knob) for knob in of_network}
         return {knob: of_network[knob] if value == "auto" else value for knob, value in given.items()}
