@@ -198,9 +198,10 @@ def _tame(parameters: list[Tensor], losses: Tensor, max_norm: float | None) -> T
     norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
     is_finite = torch.isfinite(norms) & torch.isfinite(losses)
     factor = (max_norm / norms.clamp(min=1e-30)).clamp(max=1.0) if max_norm is not None else torch.ones_like(norms)
+    factor = torch.where(is_finite, factor, 0.0)
     for gradient in gradients:
-        shape = (-1, *[1] * (gradient.ndim - 1))
-        gradient.copy_(torch.where(is_finite.reshape(shape), gradient * factor.reshape(shape), 0.0))
+        # In place, and of a gradient that is not finite nothing is left: networks are larger than what they learn from.
+        gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(factor.reshape(-1, *[1] * (gradient.ndim - 1)))
     return is_finite
 
 

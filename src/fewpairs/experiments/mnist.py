@@ -157,7 +157,7 @@ class Scale:
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-DIGITS = Grid("MNIST", (10, 20, 50, 100, 200, 500, 1000), (500, 1000, 2000, 5000, 10_000), (("mlp", 5), ("cnn", 3)))
+DIGITS = Grid("MNIST", (10, 20, 50, 100, 200, 500, 1000), (500, 1000, 2000, 5000, 10_000), (("mlp", 3), ("cnn", 3)))
 CLOTHES = Grid("Fashion-MNIST", (50, 200, 1000), (2000, 10_000), (("mlp", 3), ("cnn", 3)))
 FULL = Scale("full", (DIGITS, CLOTHES), 10_000)
 FAST = Scale("fast", (Grid("MNIST", (20, 100), (1000,), (("mlp", 2),)),), 2000, (("max_steps", 300),))

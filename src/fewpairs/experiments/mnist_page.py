@@ -196,9 +196,10 @@ HOW_SHOWN = (
 )
 HOW_MEASURED = (
     "Mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two standard errors over "
-    "the same seeds. All networks are ensembles of five with default settings; with a hundred labels or more, each member "
-    "leaves out a fifth of them to judge by, and those that need not be stopped early are then learnt anew from all of them. The "
-    "paper's loss has the paper's networks, with label embeddings, the convolutional one with a single seed. Self-training is "
-    "scikit-learn's around the same network on labelled rows alone; label spreading scikit-learn's with neighbours. Log-loss "
-    "counts a probability below 1e-12 as that. The calibration error has 15 bins of equally many images."
+    "the same seeds. All networks have default settings: they are ensembles of five perceptrons, or of three convolutional "
+    "networks. With a hundred labels or more, each member leaves out its part of them to judge by, and those that need not be "
+    "stopped early are then learnt anew from all of them. The paper's loss has the paper's networks, with label embeddings, the "
+    "convolutional one with a single seed. Self-training is scikit-learn's around the same network on labelled rows alone; label "
+    "spreading scikit-learn's with neighbours. Log-loss counts a probability below 1e-12 as that. The calibration error has 15 "
+    "bins of equally many images."
 )
