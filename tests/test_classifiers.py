@@ -321,22 +321,49 @@ def test_images_come_in_their_own_shapes() -> None:
 def test_each_network_learns_at_its_own_pace(
     network, n_labelled, n_unlabelled, settings, expected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    used = maker_of(network, n_labelled, n_unlabelled, settings, monkeypatch).settings
+    assert (used.max_steps, used.learning_rate, used.batch_size, used.pairs_batch_size) == expected
+    assert used.potential_learning_rate == used.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("network", "n_labelled", "settings", "n_judged", "n_steps"),
+    [
+        ("mlp", LEAST_TO_HOLD_OUT - 1, {}, 2000, 2000),  # nobody judges: the first networks are those that are kept
+        ("mlp", LEAST_TO_HOLD_OUT, {}, 1000, 2000),
+        ("cnn", LEAST_TO_HOLD_OUT - 1, {}, 400, 400),
+        ("cnn", LEAST_TO_HOLD_OUT, {}, 200, 400),
+        ("cnn", LEAST_TO_HOLD_OUT, {"max_steps": 7}, 7, 7),
+        ("cnn", LEAST_TO_HOLD_OUT, {"n_members": 1}, 400, 400),
+    ],
+)
+def test_networks_that_are_kept_learn_for_all_steps(
+    network, n_labelled, settings, n_judged, n_steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = maker_of(network, n_labelled, 4000, settings, monkeypatch)
+    assert maker.settings.max_steps == n_steps and round(maker.trial_part * n_steps) == n_judged
+    assert bool((maker.folds.pairs >= 0).any()) == (n_judged < n_steps or "max_steps" in settings)
+
+
+def maker_of(
+    network, n_labelled: int, n_unlabelled: int, settings: dict, monkeypatch: pytest.MonkeyPatch
+) -> ClassMaker:
+    """What a fit would learn with, on images of 16 × 16 pixels."""
+
     class LookedError(Exception):
         pass
 
     def look(maker, wishes, objective):
-        came.append(maker.settings)
+        came.append(maker)
         raise LookedError
 
-    came: list = []
+    came: list[ClassMaker] = []
     monkeypatch.setattr(classifiers, "choose", look)
     images = np.random.default_rng(0).normal(size=(n_labelled + n_unlabelled, 16, 16))
     labels = np.concatenate([np.arange(n_labelled) % 2, np.full(n_unlabelled, -1)])
     with pytest.raises(LookedError):
         SemiSupervisedClassifier(network=network, verbose=False, **settings).fit(images, labels)
-    (used,) = came
-    assert (used.max_steps, used.learning_rate, used.batch_size, used.pairs_batch_size) == expected
-    assert used.potential_learning_rate == used.learning_rate
+    return came[0]
 
 
 def test_networks_that_nobody_has_judged_are_never_sure() -> None:

@@ -54,6 +54,7 @@ USUAL_PACE = {"max_steps": 1000, "learning_rate": 1e-3, "batch_size": 256, "labe
 # No worse for the "cnn" than the usual pace, but for a tenth of a point that two more members would bring, and in a seventh of
 # the time …
 CNN_PACE = {"max_steps": 400, "learning_rate": 3e-3, "batch_size": 128, "labelled_batch_size": 128, "n_members": 3}
+JUDGED_STEPS, CNN_JUDGED_STEPS = 1000, 200  # are enough to be judged by; what is kept in the end learns for longer
 SHORT_STEPS = 1e-3  # … but where few labels are all there is, such long steps end in confidence alone
 SOON_KNOWN = 1000  # unlabelled rows that a perceptron's usual steps are enough for …
 MOST_KNOWN = 16_000  # … and how many make steps the most there are
@@ -117,8 +118,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             stopped early are then learnt anew from all of them. Without such a judge, no probability is below the prior's over
             one more than the labels.
         max_steps: The training steps. "auto" is 400 for the "cnn", which learns in few, and 1000 for other networks; with more
-            than a thousand unlabelled rows these take more by the root of their number, 4000 at the most. Networks that judge
-            settings make do with 1000 at the most, or 400.
+            than a thousand unlabelled rows these take more by the root of their number, 4000 at the most. Networks that are
+            judged by labels held out make do with 1000 at the most, and with 200.
         learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
             five hundred labelled ones: with fewer alone it would be sure of too much.
         batch_size: The unlabelled rows in a step. "auto" is 256, and 128 for the "cnn".
@@ -503,9 +504,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         pace = self._pace()
         n_members = pace["n_members"]
         folds = Folds(n_members, *(_none(rows) for rows in (samples.pairs_x, samples.source, samples.target)))
+        parts = {}  # where nothing is held out, the first networks are the last
         if self.n_labelled_ >= LEAST_TO_HOLD_OUT and n_members > 1:
             folds = cut_by_class(samples, n_members, random)
-        n_trial_steps = min(pace["max_steps"], (CNN_PACE if self._is_cnn() else USUAL_PACE)["max_steps"])
+            judged = min(CNN_JUDGED_STEPS if self._is_cnn() else JUDGED_STEPS, pace["max_steps"])
+            parts = {"trial_part": judged / pace["max_steps"], "final_part": 0.5}
         settings = Settings(
             learning_rate=pace["learning_rate"],
             potential_learning_rate=pace["learning_rate"],
@@ -534,8 +537,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             log_prior=torch.from_numpy(self.class_prior_).float().log(),
             decisiveness=self._decisiveness(),
             first={**first, "unpaired_weight": self.unpaired_weight},
-            trial_part=n_trial_steps / pace["max_steps"],
-            final_part=0.5,
+            **parts,
         )
 
     def _decisiveness(self) -> float:
