@@ -85,7 +85,9 @@ def test_fits_that_cannot_differ_are_made_once() -> None:
     plan, grid = Plan(FULL), FULL.grids[0]
     assert plan.of(grid, SUPERVISED, "mlp", 50, 500) == plan.of(grid, SUPERVISED, "mlp", 50, 1000)
     assert plan.of(grid, SPREADING, "cnn", 50, 500) == plan.of(grid, SPREADING, "mlp", 50, 500)[:3]
-    assert plan.of(grid, SELF_TRAINING, "cnn", 50, 500) == []
+    assert plan.of(grid, SELF_TRAINING, "cnn", 50, 500) == plan.of(grid, SELF_TRAINING, "cnn", 20, 10_000) == []
+    assert len(plan.of(grid, SELF_TRAINING, "cnn", 50, 10_000)) == len(plan.of(grid, BOUNDED, "cnn", 50, 10_000))
+    assert plan.of(grid, PAPER, "cnn", 50, 500) == [] and len(plan.of(grid, PAPER, "mlp", 50, 500)) == 1
     fits = plan.fits()
     assert len(fits) == len(set(fits)) == len({fit.key for fit in fits})
 

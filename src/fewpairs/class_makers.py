@@ -36,7 +36,6 @@ class ClassMaker(Maker):
 
     ladders = ("adversarial",)
     tie = 1.0  # labels judge a radius badly
-    adversarial_rows = 128  # a class is one number of a few: directions are cheap; 64 of them were worse, 256 no better
 
     def begin(self) -> dict[str, Any]:
         return self.first

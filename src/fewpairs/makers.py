@@ -116,10 +116,10 @@ class Maker(ABC):
 
     Attributes:
         ladders: The knobs whose rungs the search climbs.
-        adversarial_rows: The x's of a step at which the direction that changes p(y|x) most is looked for.
         uncovered: The part of the population about which held-out pairs say nothing.
         trial_part: The steps of a trial in full, as a part of those of the settings.
         final_part: The part of the time left that the final trials may take; what comes after them has the rest.
+        adversarial_rows: The x's of a step at which the direction that changes p(y|x) most is looked for: most of its cost.
     """
 
     samples: Samples
@@ -132,10 +132,10 @@ class Maker(ABC):
     uncovered: float = 0.0
     trial_part: float = 1.0
     final_part: float = 0.97
+    adversarial_rows: int = 64
 
     ladders: ClassVar[tuple[str, ...]]
     tie: ClassVar[float] = 0.25  # standard errors: candidates nearer than this are tied, and the plainest one is taken
-    adversarial_rows: ClassVar[int] = 64  # that is most of the cost of a step
 
     def __post_init__(self) -> None:
         self._seed = int(self.random.randint(2**31))

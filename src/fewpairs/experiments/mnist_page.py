@@ -11,6 +11,7 @@ from fewpairs.experiments.cells import Outcomes
 from fewpairs.experiments.comparisons import gain_over, mean_and_spread, tied_for_best
 from fewpairs.experiments.mnist import (
     BOUNDED,
+    LEAST_TO_BEGIN_WITH,
     METHODS,
     PAPER,
     SELF_TRAINING,
@@ -28,7 +29,6 @@ NETWORKS = {"mlp": "perceptron", "cnn": "convolutional network"}
 MEASURES = {"accuracy": "Accuracy", "log_loss": "Log-loss, in nats", "calibration": "Expected calibration error"}
 ALLOWED = 0.003  # of accuracy: less than this is no loss
 FEW_LABELS = 200  # up to here unlabelled rows are expected to help
-LEAST_FOR_RIVALS = 50  # labels: from here on rivals have enough to begin with
 
 
 class _Numbers:
@@ -167,13 +167,13 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
         found = {
             cell: gain
             for cell in gains
-            if cell[0] >= LEAST_FOR_RIVALS
+            if cell[0] >= LEAST_TO_BEGIN_WITH
             and not math.isnan((gain := numbers.gain("accuracy", grid, rival, network, *cell))[0])
         }
         if found:
             nearest = min(found, key=lambda cell: found[cell][0])
             texts.append(
-                f"{where}, against {rival}, from {LEAST_FOR_RIVALS} labels on: behind by two standard errors in "
+                f"{where}, against {rival}, from {LEAST_TO_BEGIN_WITH} labels on: behind by two standard errors in "
                 f"{sum(gain < -2 * error for gain, error in found.values())} of {len(found)} places, behind at all in "
                 f"{sum(gain < 0 for gain, _ in found.values())}; nearest {_points(found[nearest])} points, with {nearest[0]:,} "
                 f"labels and {nearest[1]:,} unlabelled rows."
@@ -198,8 +198,8 @@ HOW_MEASURED = (
     "Mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two standard errors over "
     "the same seeds. All networks have default settings: they are ensembles of five perceptrons, or of three convolutional "
     "networks. With a hundred labels or more, each member leaves out its part of them to judge by, and those that need not be "
-    "stopped early are then learnt anew from all of them. The paper's loss has the paper's networks, with label embeddings, the "
-    "convolutional one with a single seed. Self-training is scikit-learn's around the same network on labelled rows alone; label "
-    "spreading scikit-learn's with neighbours. Log-loss counts a probability below 1e-12 as that. The calibration error has 15 "
-    "bins of equally many images."
+    "stopped early are then learnt anew from all of them. The paper's loss has the paper's networks, with label embeddings, "
+    "and a single seed. Self-training is scikit-learn's around the same network on labelled rows alone; label spreading "
+    "scikit-learn's with neighbours. Log-loss counts a probability below 1e-12 as that. The calibration error has 15 bins of "
+    "equally many images."
 )
