@@ -17,6 +17,8 @@ from fewpairs.makers import Candidate, Maker, Trial
 
 __all__ = ["ClassMaker", "Silent", "cut_by_class"]
 
+LITTLE = 0.2  # of the log-loss: what all labels bring was worth more than losing so much to no early stop
+
 
 @dataclass(kw_only=True)
 class ClassMaker(Maker):
@@ -72,12 +74,12 @@ class ClassMaker(Maker):
     def finish(self, trial: Trial) -> Trial:
         """The same candidate, learnt anew from all labels: where they are few, each member would miss those that judged it.
 
-        What was clearly better when it was stopped early stays as it is, since nobody would be left to say when to stop; and so
-        does a trial that was cut short, or that leaves no time to do better.
+        What was clearly and much better when it was stopped early stays as it is, since nobody would be left to say when to
+        stop; and so does a trial that was cut short, or that leaves no time to do better.
         """
         looks, kept = trial.looks(), trial.outcome.steps[trial.best_look]
-        loss, error = self.mean(trial.scores() - looks[-1])
-        if trial.outcome.ended in ("interrupted", "diverged") or not loss <= error:
+        (score, _), (loss, error) = self.mean(trial.scores()), self.mean(trial.scores() - looks[-1])
+        if trial.outcome.ended in ("interrupted", "diverged") or not loss <= max(error, -LITTLE * score):
             return trial
         nobody = (torch.full_like(rows, -1) for rows in (self.folds.pairs, self.folds.source, self.folds.target))
         (anew,) = self.run(
