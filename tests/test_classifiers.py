@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,8 @@ from torch import nn
 from fewpairs import SemiSupervisedClassifier, classifiers, load
 from fewpairs.class_makers import ClassMaker, Silent
 from fewpairs.classifiers import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, _shrunk
+from fewpairs.makers import Candidate, Trial
+from fewpairs.training import Outcome
 
 QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
 
@@ -252,6 +255,30 @@ def test_in_the_end_every_network_has_learnt_every_label(flipped: int, max_steps
     rare = model._scaled(torch.tensor(X[-1:]))
     networks = [plan for plan in model.plan_.members if not isinstance(plan.cost.network, Silent)]
     assert networks and is_learnt == all(network.log_probs(rare).argmax() == labels[-1] for network in networks)
+
+
+@pytest.mark.parametrize(
+    ("loss", "spread", "is_learnt_anew"),
+    [
+        (0.0, 0.0, True),
+        (0.09, 0.0, True),  # of a log-loss of 0.5: clear, and less than what all labels bring
+        (0.11, 0.0, False),
+        (0.11, 2.0, True),  # within a standard error, of some 0.2
+        (0.6, 2.0, False),
+    ],
+)
+def test_losing_little_to_no_early_stop_is_no_reason_to_leave_labels_out(
+    loss: float, spread: float, is_learnt_anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = maker_of("mlp", LEAST_TO_HOLD_OUT, 30, {}, monkeypatch)
+    best = torch.full((1, LEAST_TO_HOLD_OUT), -0.5, dtype=torch.float64)
+    swing = spread * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(LEAST_TO_HOLD_OUT // 2)
+    steps = {"steps": [0, 10, 20], "scores": [best - 1, best, best - loss - swing], "best": torch.tensor([1])}
+    candidate = Candidate("marginal", hidden=(8,), unpaired_weight=1.0, smoothing=0.0, adversarial=0.2)
+    trial = Trial(candidate, None, 0, maker.folds.n_folds, Outcome(**steps), 0)
+    anew = replace(trial, outcome=Outcome(**{**steps, "scores": [], "best": torch.zeros(1)}))
+    monkeypatch.setattr(ClassMaker, "run", lambda self, *arguments, **options: [anew])
+    assert (maker.finish(trial) is anew) == is_learnt_anew
 
 
 def test_stopped_while_learning_all_labels_the_judged_networks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
