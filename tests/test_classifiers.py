@@ -369,7 +369,10 @@ def test_networks_that_are_kept_learn_for_all_steps(
 ) -> None:
     maker = maker_of(network, n_labelled, 4000, settings, monkeypatch)
     assert maker.settings.max_steps == n_steps and round(maker.trial_part * n_steps) == n_judged
-    assert bool((maker.folds.pairs >= 0).any()) == (n_judged < n_steps or "max_steps" in settings)
+    is_judged = bool((maker.folds.pairs >= 0).any())
+    assert is_judged == (n_judged < n_steps or "max_steps" in settings)
+    assert (maker.final_part > 0.9) != is_judged  # of the time: half of it is for learning anew, if that is to come
+    assert maker.adversarial_rows == {"mlp": 128, "cnn": 64}[network]
 
 
 def maker_of(

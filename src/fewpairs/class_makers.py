@@ -17,7 +17,7 @@ from fewpairs.makers import Candidate, Maker, Trial
 
 __all__ = ["ClassMaker", "Silent", "cut_by_class"]
 
-LITTLE = 0.2  # of the log-loss: what all labels bring was worth more than losing so much to no early stop
+LITTLE = 0.2  # of the log-loss: where no early stop cost less, learning from all labels was still the better
 
 
 @dataclass(kw_only=True)

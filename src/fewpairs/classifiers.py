@@ -56,7 +56,7 @@ USUAL_PACE = {
     "batch_size": 256,
     "labelled_batch_size": 256,
     "n_members": 5,
-    "judged_steps": 1000,  # the most that networks need to be judged by; those that are kept in the end learn for longer
+    "judged_steps": 1000,  # the most that networks need to be judged by; those that are kept may learn for longer
     "adversarial_rows": 128,  # of a batch; a class is one number of a few, so directions are cheap: 64 were worse, 256 no better
 }
 # No worse for the "cnn" than the usual pace, but for half a point with very many unlabelled rows, and in a tenth of the time …
@@ -147,7 +147,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         class_prior_: The shares of them that were used.
         plan_: The fitted ensemble.
         validation_score_, validation_score_error_: The mean log-probability of labels by members that have not seen them, and its
-            standard error; those of `plan_` have seen more, and may be better. NaN if nothing was held out, as are the gains.
+            standard error; those of `plan_` have seen more, for longer, and may be better. NaN if nothing was held out, as are
+            the gains.
         unpaired_gain_, unpaired_gain_error_: What the unlabelled rows brought against the same network without them, in nats
             a label.
         x_gain_, x_gain_error_: What x brought, against the prior.
@@ -507,7 +508,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         if self._objective() == "marginal" and not self._is_cnn():
             longer = (min(max(self.n_unlabelled_, SOON_KNOWN), MOST_KNOWN) / SOON_KNOWN) ** 0.5
             of_network = {**of_network, "max_steps": round(longer * of_network["max_steps"])}
-        given = {knob: getattr(self, knob, "auto") for knob in of_network}
+        given = {
+            knob: getattr(self, knob, "auto") for knob in of_network
+        }  # some are no arguments: nobody should need them
         return {knob: of_network[knob] if value == "auto" else value for knob, value in given.items()}
 
     def _maker(self, samples: Samples, clock: Clock, on_step: Any) -> ClassMaker:
