@@ -16,8 +16,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from fewpairs import SemiSupervisedClassifier, classifiers, load
+from fewpairs.class_defaults import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, usual_decisiveness
 from fewpairs.class_makers import ClassMaker, Silent
-from fewpairs.classifiers import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, _shrunk
+from fewpairs.labels import shrunk
 from fewpairs.makers import Candidate, Trial
 from fewpairs.training import Outcome
 
@@ -143,12 +144,12 @@ def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
     uniform = np.full(5, 0.2)
     for prior, n_labels in ((uniform, 20), (np.array([0.25, 0.25, 0.2, 0.15, 0.15]), 20), (uniform, 1000)):
         counts = random.multinomial(n_labels, prior, size=300)
-        shrunk = np.array([_shrunk(one, uniform) for one in counts])
-        np.testing.assert_allclose(shrunk.sum(1), 1.0)
-        assert ((shrunk - prior) ** 2).sum(1).mean() < 0.6 * ((counts / n_labels - prior) ** 2).sum(1).mean()
+        shares = np.array([shrunk(one, uniform) for one in counts])
+        np.testing.assert_allclose(shares.sum(1), 1.0)
+        assert ((shares - prior) ** 2).sum(1).mean() < 0.6 * ((counts / n_labels - prior) ** 2).sum(1).mean()
     many = np.array([50_000, 20_000, 20_000, 5_000, 5_000])
-    np.testing.assert_allclose(_shrunk(many, uniform), many / many.sum(), atol=1e-3)
-    assert _shrunk(np.array([3, 3, 3, 3, 3]), uniform).tolist() == uniform.tolist()
+    np.testing.assert_allclose(shrunk(many, uniform), many / many.sum(), atol=1e-3)
+    assert shrunk(np.array([3, 3, 3, 3, 3]), uniform).tolist() == uniform.tolist()
 
 
 @pytest.mark.parametrize(
@@ -194,11 +195,11 @@ def test_words_may_have_a_word_for_no_label() -> None:
     assert SemiSupervisedClassifier(**QUICK, unlabelled="?").fit(X, words).classes_.tolist() == ["a", "b", "c"]
 
 
-def test_decisiveness_grows_with_the_unlabelled_rows() -> None:
-    model = SemiSupervisedClassifier()
-    for model.n_unlabelled_, expected in ((0, 0.1), (10_000, 0.2), (10**9, 0.3)):
-        assert model._decisiveness() == pytest.approx(expected, abs=1e-3)
-    assert SemiSupervisedClassifier(decisiveness=0.0)._decisiveness() == 0.0
+def test_decisiveness_grows_with_the_unlabelled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n_unlabelled, expected in ((0, 0.1), (10_000, 0.2), (10**9, 0.3)):
+        assert usual_decisiveness(n_unlabelled) == pytest.approx(expected, abs=1e-3)
+    for given, used in (("auto", usual_decisiveness(30)), (0.0, 0.0)):
+        assert maker_of("mlp", 20, 30, {"decisiveness": given}, monkeypatch).decisiveness == used
 
 
 def test_unlabelled_rows_may_come_on_their_own() -> None:

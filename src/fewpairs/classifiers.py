@@ -8,29 +8,29 @@ import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fewpairs import checks
 from fewpairs.choice import LEAST_STEPS, Choice, choose
+from fewpairs.class_defaults import LEAST_TO_HOLD_OUT, Pace, usual_decisiveness, usual_pace, usual_radii
 from fewpairs.class_makers import ClassMaker, Silent, cut_by_class
 from fewpairs.class_networks import make_cnn, make_mlp_classifier, refuse_unfit, reset
 from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import as_device
 from fewpairs.folds import Folds
+from fewpairs.labels import read_prior, split_labels
 from fewpairs.makers import Clock
 from fewpairs.nn import ACTIVATIONS
 from fewpairs.progress import progress_bar
@@ -39,39 +39,12 @@ from fewpairs.training import Settings
 
 __all__ = ["SemiSupervisedClassifier"]
 
-# Of the adversarial direction, to choose from; the middle is where the choice begins, and ends where labels are few.
-RADII, CNN_RADII = (0.1, 0.2, 0.3), (0.2, 0.3, 0.4)
-DECISIVENESS = (0.1, 0.3)  # the weight of the entropy, from none to very many unlabelled rows …
-HALFWAY = 10_000  # … and how many of them have the middle of it
-LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer would not judge much …
-LEAST_TO_CHOOSE = 500  # … and fewer than these are few: they would choose a radius by chance
 LEAST_SIDE = 16  # pixels of an image that is worth convolutions: a smaller one has no place left after two halvings
 LABELLED = (
     "X and its labels",
     "A row without a label has −1, None or NaN in y; rows that y knows nothing of go into X_unpaired.",
 )
-USUAL_PACE = {
-    "max_steps": 1000,
-    "learning_rate": 1e-3,
-    "batch_size": 256,
-    "labelled_batch_size": 256,
-    "n_members": 5,
-    "judged_steps": 1000,  # the most that networks need to be judged by; those that are kept may learn for longer
-    "adversarial_rows": 128,  # of a batch; a class is one number of a few, so directions are cheap: 64 were worse, 256 no better
-}
-# No worse for the "cnn" than the usual pace, but for half a point with very many unlabelled rows, and in a tenth of the time …
-CNN_PACE = {
-    "max_steps": 400,
-    "learning_rate": 3e-3,
-    "batch_size": 128,
-    "labelled_batch_size": 128,
-    "n_members": 3,
-    "judged_steps": 200,
-    "adversarial_rows": 64,
-}
-SHORT_STEPS = 1e-3  # … but where few labels are all there is, such long steps end in confidence alone
-SOON_KNOWN = 1000  # unlabelled rows that a perceptron's usual steps are enough for …
-MOST_KNOWN = 16_000  # … and how many make steps the most there are
+PACE_ARGUMENTS = ("max_steps", "learning_rate", "batch_size", "labelled_batch_size", "n_members")
 ROWS_AT_ONCE = 2000  # in prediction
 FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
 FITTED = (
@@ -294,7 +267,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy on the rows that have a label."""
         check_is_fitted(self, "plan_")
-        labels, is_labelled = _split_labels(y, self.unlabelled)
+        labels, is_labelled = split_labels(y, self.unlabelled)
         checks.refuse_unequal(len(self._check_x(X)), len(is_labelled), LABELLED)
         if not is_labelled.any():
             raise ValueError("No row of y has a label: there is nothing to score by.")
@@ -368,7 +341,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None: it holds labels and gaps.")
         x = self._check_x(X, is_new=True)
-        labels, is_labelled = _split_labels(y, self.unlabelled)
+        labels, is_labelled = split_labels(y, self.unlabelled)
         checks.refuse_unequal(len(x), len(is_labelled), LABELLED)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
         labels = labels[weight[is_labelled] > 0]
@@ -387,7 +360,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
                 f"All labelled rows are of one class, {self.classes_.tolist()[0]!r}: label at least one row of each class. "
                 f"({(~is_labelled).sum()} rows have none: {self.unlabelled!r}, None or NaN says so; unlabelled= sets another.)"
             )
-        self.class_prior_ = self._prior(np.bincount(number, weights=weight[is_labelled]))
+        self.class_prior_ = read_prior(
+            self.class_prior, self.classes_, np.bincount(number, weights=weight[is_labelled])
+        )
         rows, rows_weight = [x[is_labelled], x[~is_labelled]], [weight[is_labelled], weight[~is_labelled]]
         if X_unpaired is not None:
             rows.append(self._check_x(X_unpaired, "X_unpaired"))
@@ -441,25 +416,6 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             )
         return rows
 
-    def _prior(self, counts: np.ndarray) -> np.ndarray:
-        if isinstance(self.class_prior, str):
-            uniform = np.full(len(counts), 1 / len(counts))
-            return _shrunk(counts, uniform) if self.class_prior == "labelled" else uniform
-        given = self.class_prior
-        if isinstance(given, Mapping):
-            given = [given.get(label, math.nan) for label in self.classes_.tolist()]
-        prior = np.asarray(given, dtype=np.float64)
-        if prior.shape != counts.shape:
-            raise ValueError(
-                f"class_prior has {prior.size} numbers, but the labelled rows hold {len(counts)} classes, "
-                f"{self.classes_.tolist()}: one number for each is needed, and at least one labelled row of each class."
-            )
-        if not (np.isfinite(prior).all() and (prior > 0).all()):
-            raise ValueError(
-                f"class_prior must hold a positive number for each of {self.classes_.tolist()}, but {self.class_prior} came."
-            )
-        return prior / prior.sum()
-
     def _in_doubt(self, log_probability: np.ndarray) -> np.ndarray:
         """What networks say that no held-out label has judged: they may be sure and wrong. By the rule of succession, one more
         label, of a class drawn from the prior, counts as much as each that was seen."""
@@ -497,41 +453,31 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         has_room = self.image_shape_ is not None and min(self.image_shape_[1:]) >= LEAST_SIDE
         return self.network == "cnn" or (self.network == "auto" and has_room)
 
-    def _radii(self) -> tuple[float, ...]:
-        return CNN_RADII if self._is_cnn() else RADII
-
-    def _pace(self) -> dict[str, Any]:
+    def _pace(self) -> Pace:
         """How to learn: what was given, and the rest as the network wants it."""
-        of_network = CNN_PACE if self._is_cnn() else USUAL_PACE
-        if self._objective() == "supervised" and self.n_labelled_ < LEAST_TO_CHOOSE:
-            of_network = {**of_network, "learning_rate": SHORT_STEPS}
-        if self._objective() == "marginal" and not self._is_cnn():
-            longer = (min(max(self.n_unlabelled_, SOON_KNOWN), MOST_KNOWN) / SOON_KNOWN) ** 0.5
-            of_network = {**of_network, "max_steps": round(longer * of_network["max_steps"])}
-        given = {
-            knob: getattr(self, knob, "auto") for knob in of_network
-        }  # some are no arguments: nobody should need them
-        return {knob: of_network[knob] if value == "auto" else value for knob, value in given.items()}
+        usual = usual_pace(self._objective(), self.n_labelled_, self.n_unlabelled_, is_cnn=self._is_cnn())
+        given = {knob: getattr(self, knob) for knob in PACE_ARGUMENTS}
+        return replace(usual, **{knob: value for knob, value in given.items() if value != "auto"})
 
     def _maker(self, samples: Samples, clock: Clock, on_step: Any) -> ClassMaker:
         random, device = check_random_state(self.random_state), as_device(self.device)
         if isinstance(self.network, nn.Module):
             refuse_unfit(self.network, self.n_features_in_, len(self.classes_))
         samples = samples.to(device)
-        pace = self._pace()
-        n_members = pace["n_members"]
+        pace, radii = self._pace(), usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
+        n_members = pace.n_members
         folds = Folds(n_members, *(_none(rows) for rows in (samples.pairs_x, samples.source, samples.target)))
         parts = {}  # where nothing is held out, the first networks are the last
         if self.n_labelled_ >= LEAST_TO_HOLD_OUT and n_members > 1:
             folds = cut_by_class(samples, n_members, random)
-            parts = {"trial_part": min(pace["judged_steps"] / pace["max_steps"], 1.0), "final_part": 0.5}
+            parts = {"trial_part": min(pace.judged_steps / pace.max_steps, 1.0), "final_part": 0.5}
         settings = Settings(
-            learning_rate=pace["learning_rate"],
-            potential_learning_rate=pace["learning_rate"],
+            learning_rate=pace.learning_rate,
+            potential_learning_rate=pace.learning_rate,
             one_cycle=True,
-            batch_size=pace["batch_size"],
-            pairs_batch_size=pace["labelled_batch_size"],
-            max_steps=pace["max_steps"],
+            batch_size=pace.batch_size,
+            pairs_batch_size=pace.labelled_batch_size,
+            max_steps=pace.max_steps,
             max_grad_norm=10.0,
             is_coarse=self.precision == "bfloat16" or (self.precision == "auto" and _is_fast_in_bfloat16(device)),
         )
@@ -539,7 +485,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             "hidden": tuple(self.hidden),
             "smoothing": self.smoothing,
             "emphasis": 0.0,
-            "adversarial": self._radii()[1],
+            "adversarial": radii[len(radii) // 2],
         }
         return ClassMaker(
             samples=samples,
@@ -551,21 +497,17 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             on_step=on_step,
             make_network=self._make_network,
             log_prior=torch.from_numpy(self.class_prior_).float().log(),
-            decisiveness=self._decisiveness(),
+            decisiveness=(
+                usual_decisiveness(self.n_unlabelled_) if isinstance(self.decisiveness, str) else self.decisiveness
+            ),
             first={**first, "unpaired_weight": self.unpaired_weight},
-            adversarial_rows=pace["adversarial_rows"],
+            adversarial_rows=pace.adversarial_rows,
             **parts,
         )
 
-    def _decisiveness(self) -> float:
-        if isinstance(self.decisiveness, str):
-            least, most = DECISIVENESS
-            return least + (most - least) * self.n_unlabelled_ / (self.n_unlabelled_ + HALFWAY)
-        return self.decisiveness
-
     def _wishes(self) -> dict[str, tuple[Any, ...]]:
         """For each knob the values to choose from."""
-        radii = self._radii() if self.n_labelled_ >= LEAST_TO_CHOOSE else self._radii()[1:2]
+        radii = usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
         if self.objective != "marginal":
             radii = (0.0,)
         if self.adversarial != "auto":
@@ -607,17 +549,6 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             )
 
 
-def _shrunk(counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Shares drawn towards uniform ones by the part that minimises the expected squared error (James and Stein; Hausser and
-    Strimmer, 2009): with few labels chance alone makes them differ."""
-    n_rows, shares = counts.sum(), counts / counts.sum()
-    spread = ((uniform - shares) ** 2).sum()
-    if spread == 0 or n_rows <= 1:
-        return uniform
-    part = float(np.clip((1 - (shares**2).sum()) / ((n_rows - 1) * spread), 0.0, 1.0))
-    return part * uniform + (1 - part) * shares
-
-
 def _none(rows: Tensor) -> Tensor:
     return torch.full((len(rows),), -1)
 
@@ -628,34 +559,3 @@ def _is_fast_in_bfloat16(device: torch.device) -> bool:
         return False
     has = torch.cpu.get_capabilities()
     return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
-
-
-def _split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of the labelled rows, and which rows they are."""
-    y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
-    if isinstance(y, pd.Series | pd.DataFrame):
-        y = y.astype(object).to_numpy()  # nullable and categorical columns have gaps of their own kinds
-    values = y if isinstance(y, np.ndarray) else np.array(y, dtype=object)  # numpy would make words of a list with gaps
-    if values.ndim == 2 and values.shape[1] == 1:
-        text = "A column-vector y was passed when a 1d array was expected: it is taken as one label a row."
-        checks.warn_user(text, DataConversionWarning)
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {values.shape} instead.")
-    is_labelled = ~pd.isna(values)
-    if values.dtype.kind in "OSU":
-        # Words are compared with words alone: numpy would warn, and "1" is not 1.
-        is_word = isinstance(unlabelled, str)
-        named = values[is_labelled]
-        is_labelled[is_labelled] = [isinstance(label, str) != is_word or label != unlabelled for label in named]
-    elif isinstance(unlabelled, Real):
-        is_labelled &= values != unlabelled
-    labels = values[is_labelled]
-    if labels.dtype.kind == "O":  # what is left beside the gaps may be plain numbers or words
-        kinds = sorted({"words" if isinstance(label, str) else "numbers" for label in labels})
-        if len(kinds) > 1:
-            raise ValueError(f"Labels must be of one kind, but words and numbers came, such as {labels[:3].tolist()}.")
-        labels = np.array(labels.tolist())
-    if len(labels):
-        check_classification_targets(labels)
-    return labels, is_labelled
