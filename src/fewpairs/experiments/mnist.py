@@ -19,11 +19,24 @@ from fewpairs.classifiers import SemiSupervisedClassifier
 from fewpairs.experiments.cells import Cell, Store
 from fewpairs.real_data import ImageData, load_fashion_mnist, load_mnist, make_glyphs
 
-__all__ = ["BOUNDED", "FAST", "FULL", "LEAST_TO_BEGIN_WITH", "METHODS", "TINY", "Fit", "Grid", "Images", "Plan"]
+__all__ = [
+    "BOUNDED",
+    "FAST",
+    "FEW_LABELS",
+    "FULL",
+    "LEAST_TO_BEGIN_WITH",
+    "METHODS",
+    "TINY",
+    "Fit",
+    "Grid",
+    "Images",
+    "Plan",
+]
 
 BOUNDED, SUPERVISED, PAPER = "bounded (marginal), the default", "labelled rows alone", "the paper's loss"
 SELF_TRAINING, SPREADING = "self-training", "label spreading"
 METHODS = (BOUNDED, SUPERVISED, PAPER, SELF_TRAINING, SPREADING)
+FEW_LABELS = 200  # up to here unlabelled rows are expected to help most, and draws of labels differ most
 LEAST_TO_BEGIN_WITH = 50  # labels: rivals are compared with from here on
 EMBEDDED = {"mlp": 32, "cnn": 64}  # numbers of a label's embedding in the authors' networks
 DATASETS: dict[str, Callable[[], ImageData]] = {
@@ -136,16 +149,18 @@ def _flat(images: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Grid:
-    """Which fits of one data set: labelled and unlabelled rows, and the seeds of each network."""
+    """Which fits of one data set: labelled and unlabelled rows, networks, and how many seeds where labels are few, and where they
+    are more: a draw of few labels can be a lucky one."""
 
     dataset: str
     labelled: tuple[int, ...]
     unlabelled: tuple[int, ...]
-    seeds: tuple[tuple[str, int], ...]
+    networks: tuple[str, ...]
+    seeds_of_few: int
+    seeds_of_more: int
 
-    @property
-    def networks(self) -> tuple[str, ...]:
-        return tuple(network for network, _ in self.seeds)
+    def n_seeds(self, n_labelled: int) -> int:
+        return self.seeds_of_few if n_labelled <= FEW_LABELS else self.seeds_of_more
 
 
 @dataclass(frozen=True)
@@ -158,13 +173,14 @@ class Scale:
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-DIGITS = Grid("MNIST", (10, 20, 50, 100, 200, 500, 1000), (500, 1000, 2000, 5000, 10_000), (("mlp", 3), ("cnn", 3)))
-CLOTHES = Grid("Fashion-MNIST", (50, 200, 1000), (2000, 10_000), (("mlp", 2), ("cnn", 2)))
+BOTH = ("mlp", "cnn")
+DIGITS = Grid("MNIST", (10, 20, 50, 100, 200, 500, 1000), (500, 1000, 2000, 5000, 10_000), BOTH, 3, 2)
+CLOTHES = Grid("Fashion-MNIST", (50, 200, 1000), (2000, 10_000), BOTH, 2, 2)
 FULL = Scale("full", (DIGITS, CLOTHES), 10_000)
-FAST = Scale("fast", (Grid("MNIST", (20, 100), (1000,), (("mlp", 2),)),), 2000, (("max_steps", 300),))
+FAST = Scale("fast", (Grid("MNIST", (20, 100), (1000,), ("mlp",), 2, 2),), 2000, (("max_steps", 300),))
 TINY = Scale(
     "tiny",
-    (Grid("drawn digits", (50,), (100,), (("mlp", 2), ("cnn", 1))),),
+    (Grid("drawn digits", (50,), (100,), BOTH, 2, 2),),
     100,
     (("max_steps", 3), ("n_members", 2), ("hidden", (8, 8))),
 )
@@ -190,14 +206,15 @@ class Plan:
 
     def of(self, grid: Grid, method: str, network: str, n_labelled: int, n_unlabelled: int) -> list[Fit]:
         """One fit a seed. Labelled rows alone are the same for any number of others; label spreading has no network;
-        self-training fits a network many times over, and is done with the most unlabelled rows alone, where there are labels
-        enough to begin with; how the paper's loss fails is seen in one seed, with convolutions at the most unlabelled rows."""
+        self-training fits a network many times over, and is done in one seed, with the most unlabelled rows, where there are
+        labels enough to begin with; how the paper's loss fails is seen in one seed, with convolutions at the most unlabelled
+        rows."""
         is_widest = n_unlabelled == max(grid.unlabelled)
         if method == SELF_TRAINING and (not is_widest or n_labelled < LEAST_TO_BEGIN_WITH):
             return []
         if method == PAPER and network == "cnn" and not is_widest:
             return []
-        n_seeds = 1 if method == PAPER else dict(grid.seeds)[network]
+        n_seeds = 1 if method in (PAPER, SELF_TRAINING) else grid.n_seeds(n_labelled)
         network = "" if method == SPREADING else network
         n_unlabelled = 0 if method == SUPERVISED else n_unlabelled
         return [
