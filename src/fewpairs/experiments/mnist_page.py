@@ -11,7 +11,6 @@ from fewpairs.experiments.cells import Outcomes
 from fewpairs.experiments.comparisons import gain_over, mean_and_spread, tied_for_best
 from fewpairs.experiments.mnist import (
     BOUNDED,
-    FEW_LABELS,
     LEAST_TO_BEGIN_WITH,
     METHODS,
     PAPER,
@@ -29,6 +28,7 @@ __all__ = ["write_page"]
 NETWORKS = {"mlp": "perceptron", "cnn": "convolutional network"}
 MEASURES = {"accuracy": "Accuracy", "log_loss": "Log-loss, in nats", "calibration": "Expected calibration error"}
 ALLOWED = 0.003  # of accuracy: less than this is no loss
+FEW_LABELS = 200  # up to here unlabelled rows are expected to help
 
 
 class _Numbers:
@@ -74,7 +74,7 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
         run = [network for network in grid.networks if numbers.has_any(grid, network)]
         if run:
             page.head(grid.dataset)
-            page.say(_how_many_seeds(grid), is_small=True)
+            page.say(f"{grid.n_seeds} seeds, each with labels and images of its own; one for the paper's loss.", is_small=True)
         for network in run:
             name = f"{grid.dataset}-{network}".replace(" ", "-").lower()
             page.show(name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network]))
@@ -98,12 +98,6 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     page.list(how, summary="How each number was made")
     results = {"made_by": made, "verdicts": verdicts, "tables": tables, "failed": outcomes.failures}
     return page.write(folder, results)
-
-
-def _how_many_seeds(grid: Grid) -> str:
-    few, more = grid.seeds_of_few, grid.seeds_of_more
-    counts = str(few) if few == more else f"{few} with up to {FEW_LABELS} labels, {more} with more"
-    return f"Seeds, each with labels and images of its own: {counts}; 1 for the paper's loss and for self-training."
 
 
 def _cells(grid: Grid) -> Iterator[tuple[int, int]]:
