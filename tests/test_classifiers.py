@@ -3,6 +3,7 @@
 import re
 import time
 from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,8 @@ from fewpairs.makers import Candidate, Trial
 from fewpairs.training import Outcome
 
 QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
+DATA = {"X", "y", "X_unpaired"}
+DAYS = [datetime(2020, 1, 1), datetime(2020, 5, 1), datetime(2021, 1, 1, 12)]
 
 
 def blobs(n_rows: int = 120, n_labelled: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -170,10 +173,14 @@ def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
         (lambda y: pd.Series([pd.NA if k < 0 else "abc"[k] for k in y], dtype="string"), ["a", "b", "c"]),
         (lambda y: pd.Series([pd.NA if k < 0 else k for k in y], dtype="Int64"), [0, 1, 2]),
         (lambda y: pd.Series([pd.NA if k < 0 else k == 1 for k in y], dtype="boolean"), [False, True]),
+        (lambda y: np.ma.masked_array(y, y < 0), [0, 1, 2]),
+        (lambda y: pd.Series([None if k < 0 else pd.Timestamp(DAYS[k]) for k in y]), DAYS),
+        (lambda y: [None if k < 0 else DAYS[k] for k in y], DAYS),
+        (lambda y: np.array(["NaT" if k < 0 else DAYS[k] for k in y], dtype="datetime64[s]"), DAYS),
     ],
     ids=[
         *("int", "float", "nan", "text", "list", "series", "category", "bool", "tensor", "objects"),
-        *("list-nan", "list-1", "NA-words", "NA-ints", "NA-bools"),
+        *("list-nan", "list-1", "NA-words", "NA-ints", "NA-bools", "masked", "series-dates", "dates", "numpy-dates"),
     ],
 )
 def test_labels_of_every_kind(as_labels, classes) -> None:
@@ -193,6 +200,47 @@ def test_words_may_have_a_word_for_no_label() -> None:
     X, _, labels = blobs()
     words = np.array(["?" if k < 0 else "abc"[k] for k in labels])
     assert SemiSupervisedClassifier(**QUICK, unlabelled="?").fit(X, words).classes_.tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("gap", ["nan", "None", "-1"])
+def test_words_that_numpy_made_of_gaps_are_told(gap: str) -> None:
+    X, _, labels = blobs()
+    words = np.array([gap if k < 0 else "abc"[k] for k in labels])
+    with pytest.warns(UserWarning, match=f"The word '{gap}' is taken as a class.*unlabelled='{gap}'"):
+        assert len(SemiSupervisedClassifier(**QUICK).fit(X, words).classes_) == 4
+
+
+@pytest.mark.parametrize("marker", [None, np.nan, pd.NA, pd.NaT])
+def test_gaps_may_be_the_only_ones_without_a_label(marker) -> None:
+    X, _, labels = blobs()
+    y = pd.Series(np.where(labels == 2, -1, labels), dtype="Int64")
+    y[12:] = pd.NA
+    model = SemiSupervisedClassifier(**QUICK, unlabelled=marker).fit(X, y)
+    assert model.classes_.tolist() == [-1, 0, 1] and model.n_unlabelled_ == 108
+
+
+def test_a_prior_may_be_given_by_name(tmp_path) -> None:
+    """As pandas counts labels, most frequent first; and what is saved can be fitted again."""
+    X, truth, labels = blobs()
+    series = pd.Series(truth).replace({0: 7, 1: 5, 2: 6})
+    shares = pd.Series({6: 0.5, 7: 0.3, 5: 0.2})
+    y = series.where(labels >= 0, -1)
+    for prior in (shares, shares.to_dict(), dict(zip(shares.index.to_numpy(), shares, strict=True)), [0.2, 0.5, 0.3]):
+        model = SemiSupervisedClassifier(**QUICK, class_prior=prior).fit(X, y)
+        np.testing.assert_allclose(model.class_prior_, [0.2, 0.5, 0.3])
+        model.save(tmp_path / "model")
+        np.testing.assert_allclose(load(tmp_path / "model").fit(X, y).class_prior_, [0.2, 0.5, 0.3])
+
+
+def test_the_scale_of_weights_is_nothing_to_the_prior() -> None:
+    X, _, labels = blobs()
+    labels[6:12] = 0
+    priors = [
+        SemiSupervisedClassifier(**QUICK).fit(X, labels, np.full(120, scale)).class_prior_ for scale in (0.01, 1, 100)
+    ]
+    np.testing.assert_allclose(priors[0], priors[1])
+    np.testing.assert_allclose(priors[2], priors[1])
+    assert priors[1][0] > 0.4
 
 
 def test_decisiveness_grows_with_the_unlabelled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,8 +374,9 @@ def test_images_come_in_their_own_shapes() -> None:
     )
     kinds = [[type(layer) for layer in model.plan_.modules()] for model in (small, large)]
     assert nn.Conv2d not in kinds[0] and nn.Conv2d in kinds[1]  # "auto" begins to convolve at 16 × 16 pixels
-    with pytest.raises(ValueError, match=r"\(1, 4, 16\), but \(1, 8, 8\) were expected"):
+    with pytest.raises(ValueError, match=r"\(1, 4, 16\), but \(1, 8, 8\) or flattened ones were expected"):
         grey.predict(X.reshape(-1, 4, 16))
+    assert np.array_equal(grey.predict_proba(list(X.reshape(-1, 8, 8))), flat.predict_proba(X))
 
 
 @pytest.mark.parametrize(
@@ -447,6 +496,13 @@ def test_a_saved_model_predicts_the_same(network: str, tmp_path) -> None:
     assert again.candidates_ == model.candidates_
 
 
+def test_dates_are_saved_as_dates(tmp_path) -> None:
+    X, _, labels = blobs()
+    model = SemiSupervisedClassifier(**QUICK).fit(X, [None if k < 0 else DAYS[k] for k in labels])
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").classes_.tolist() == DAYS
+
+
 def test_a_network_is_for_classifiers_alone(tmp_path) -> None:
     from conftest import FIXED
 
@@ -465,6 +521,14 @@ class Noisy(nn.Linear):
         return nn.functional.dropout(super().forward(x), training=self.training)
 
 
+class Branching(nn.Linear):
+    """A layer that looks at its numbers before it decides what to do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y if y.sum() > 0 else -y
+
+
 @pytest.mark.parametrize(
     "change, complaint",
     [
@@ -472,8 +536,15 @@ class Noisy(nn.Linear):
         ({"y": np.where(np.arange(120) < 5, 1, -1)}, "one class, .*1.*: label at least one row of each class"),
         ({"class_prior": [0.5, 0.5]}, r"2 numbers, but the labelled rows hold 3 classes, \[0, 1, 2\]"),
         ({"class_prior": [0.5, 0.5, 0.0]}, "a positive number for each of"),
+        ({"class_prior": {0: 0.3, 1: 0.3, 2: 0.2, 3: 0.2}}, r"class_prior names \[3\].*at least one labelled row"),
+        ({"class_prior": pd.Series([0.2, 0.8], index=["a", "b"])}, r"class_prior names \['a', 'b'\]"),
+        ({"class_prior": ["a", "b", "c"]}, "must hold numbers, one for each of"),
+        ({"class_prior": [1e-50, 0.5, 0.5]}, "gives 0 a part of 1e-50; 1e-09 is the least"),
         ({"class_prior": {0: 0.5, 1: 0.5}}, r"a positive number for each of \[0, 1, 2\], but {0: 0.5, 1: 0.5} came"),
-        ({"y": np.array(["a", 1, 2] * 40, dtype=object)}, "words and numbers came"),
+        ({"y": np.array([1, 2, 1, "a"] * 30, dtype=object)}, "numbers and words came, such as 1 and 'a'"),
+        ({"y": [(0, 1), (1, 1), None] * 40}, r"must be words, numbers, dates, but \(0, 1\) came, of type tuple"),
+        ({"unlabelled": [-1, -2]}, r"one word, one number or None, but \[-1, -2\] came"),
+        ({"unlabelled": "-1"}, "unlabelled='-1' is a word, but labels such as 0 are none"),
         ({"X_unpaired": pd.DataFrame(np.zeros((5, 2)), columns=["b", "a"])}, r"columns \['b', 'a'\], but \['a', 'b'\]"),
         ({"y": np.linspace(0, 1, 120)}, "Unknown label type"),
         ({"y": None}, "requires y to be passed"),
@@ -482,6 +553,18 @@ class Noisy(nn.Linear):
         ({"network": "cnn"}, "for images.*image_shape="),
         ({"image_shape": (1, 2, 2)}, "4 pixels, X 2"),
         ({"image_shape": (2, 1)}, r"\(channels, height, width\), but \(2, 1\) came"),
+        ({"image_shape": (1, -2, -1)}, r"\(channels, height, width\), but \(1, -2, -1\) came"),
+        (
+            {"image_shape": (1, 4, 4), "X": np.zeros((120, 8, 8))},
+            r"\(1, 4, 4\) came, and X holds images of \(1, 8, 8\)",
+        ),
+        (
+            {"X_unpaired": np.zeros((5, 2, 1))},
+            r"X_unpaired holds images.*\(1, 2, 1\), but rows of a table were expected",
+        ),
+        ({"hidden": [[3]]}, r"whole numbers from 1 on, but \[\[3\]\] came"),
+        ({"network": Branching(2, 3)}, "must not depend on what numbers its tensors hold"),
+        ({"network": nn.Linear(2, 3), "label_embedding": 3}, "a network of your own has its own head"),
         ({"network": nn.Linear(2, 4)}, "each of 3 classes"),
         ({"network": nn.Linear(2, 3).requires_grad_(False)}, r"want no gradient \(weight, bias\)"),
         ({"network": Noisy(2, 3)}, "two answers for the same rows"),
@@ -492,9 +575,9 @@ class Noisy(nn.Linear):
 def test_refusals_say_what_to_do(change: dict, complaint: str) -> None:
     X, _, labels = blobs()
     X = pd.DataFrame(X, columns=["a", "b"]) if isinstance(change.get("X_unpaired"), pd.DataFrame) else X
-    arguments = {"X": X, "y": labels, **{name: change.pop(name) for name in ("y", "X_unpaired") if name in change}}
+    data, settings = ({k: v for k, v in change.items() if (k in DATA) is is_data} for is_data in (True, False))
     with pytest.raises(ValueError, match=complaint):
-        SemiSupervisedClassifier(**{**QUICK, **change}).fit(**arguments)
+        SemiSupervisedClassifier(**{**QUICK, **settings}).fit(**{"X": X, "y": labels, **data})
 
 
 def test_a_refused_fit_leaves_the_old_model(fitted: SemiSupervisedClassifier) -> None:
@@ -537,6 +620,20 @@ def test_time_budget_holds() -> None:
     start = time.perf_counter()
     model = SemiSupervisedClassifier(max_steps=100_000, time_budget=3.0, random_state=0, verbose=False).fit(X, labels)
     assert time.perf_counter() - start < 10 and model.ended_ == "out of time"
+
+
+def test_what_was_not_found_out_is_not_told() -> None:
+    """No time to see what the network is without unlabelled rows; a label in a hundred that is another; a row a class."""
+    X, _, labels = blobs(400, 200)
+    settings = {"random_state": 0, "verbose": False, "hidden": (8,)}
+    with pytest.warns(ConvergenceWarning, match="more of them would probably learn more"):
+        hasty = SemiSupervisedClassifier(**settings, time_budget=0.05).fit(X, labels)
+    assert "nan" not in hasty.summary()
+    odd = SemiSupervisedClassifier(**settings, max_steps=10).fit(X, np.arange(400) == 0)
+    said = re.search(r"gives (\d+)% to objective .* and (\d+)% to the prior alone", odd.summary())
+    assert said is not None and abs(sum(map(int, said.groups())) - 100) <= 1  # both are rounded
+    many = SemiSupervisedClassifier(**settings, max_steps=10).fit(X[:120], np.arange(120))
+    assert "or one row a class, none is held out" in many.summary()
 
 
 def test_no_time_at_all_is_told() -> None:

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -32,7 +33,7 @@ from fewpairs.faces import as_device
 from fewpairs.folds import Folds
 from fewpairs.labels import read_prior, split_labels
 from fewpairs.makers import Clock
-from fewpairs.nn import ACTIVATIONS
+from fewpairs.nn import ACTIVATIONS, as_widths
 from fewpairs.progress import progress_bar
 from fewpairs.saving import SavedEnsemble
 from fewpairs.training import Settings
@@ -74,18 +75,19 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     Arguments you may want:
         objective: "marginal", the bounded objective; "supervised" ignores unlabelled rows; "inverse_eot" is the paper's loss.
         class_prior: How common the classes are: "uniform"; as among the "labelled" rows, drawn towards uniform by as much as
-            their counts could differ by chance; or one number for each of `classes_`, in their order or by name.
-        unlabelled: What stands for a missing label in y. None and NaN always do.
+            their counts could differ by chance; or one positive number for each of `classes_`, in their order, or by name in a
+            dictionary or series. They need not sum to one.
+        unlabelled: What stands for a missing label in y. None, NaN and masked entries always do.
         network: "mlp", "cnn" (for images), or a torch module that takes rows to one number a class and whose layers are drawn
             afresh for each member (without dropout and batch norm: members are trained together). "auto" is "cnn" for images of
             16 × 16 pixels or more, and "mlp" for all else.
-        hidden: The hidden widths of the "mlp".
+        hidden: The hidden widths of the "mlp"; of no other network.
         time_budget: The seconds a fit may take.
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
     An argument that is chosen from the data, if at least five hundred rows are labelled; with fewer, "auto" is 0.2, and 0.3 for
-    the "cnn":
+    the "cnn"; nothing under other objectives than "marginal":
         adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(class|x) most, and
             against which it is kept steady.
 
@@ -98,7 +100,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         scale: "columns" brings every column of X to mean zero and variance one; "together" all of them with one shift and one
             factor, as images want it; "none" leaves them. "auto" is "together" for images and "columns" for tables.
         image_shape: (channels, height, width) of images that come flattened, as rows of a table.
-        label_embedding: Learn an embedding of so many numbers for each class, as the paper does; None is one output a class.
+        label_embedding: Of the "mlp" and the "cnn": learn an embedding of so many numbers for each class, as the paper does; None
+            is one output a class.
         activation: Of the "mlp": "silu", "relu", "tanh" or "leaky_relu".
         n_members: The networks of the ensemble. "auto" is 5, and 3 for the "cnn", which pays more for each. With a hundred
             labelled rows or more, each learns from all but its part of them, which judges it; networks that had no need to be
@@ -106,7 +109,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             one more than the labels.
         max_steps: The training steps. "auto" is 400 for the "cnn", which learns in few, and 1000 for other networks; with more
             than a thousand unlabelled rows these take more by the root of their number, 4000 at the most. Networks that are
-            judged by labels held out make do with 1000 at the most, and with 200.
+            only there to be judged by labels held out get no more than 200 and 1000.
         learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
             five hundred labelled ones: with fewer alone it would be sure of too much.
         batch_size: The unlabelled rows in a step. "auto" is 256, and 128 for the "cnn".
@@ -125,9 +128,13 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         unpaired_gain_, unpaired_gain_error_: What the unlabelled rows brought against the same network without them, in nats
             a label.
         x_gain_, x_gain_error_: What x brought, against the prior.
+        n_labelled_, n_unlabelled_: The rows of either kind that it learnt from, without those of weight zero.
         chosen_, finals_, candidates_, ended_: As in `MixtureTranslator`.
         n_features_in_, feature_names_in_: The columns of X; of images, their pixels.
         image_shape_: (channels, height, width), or None for tables.
+
+    scikit-learn's `check_estimator` passes but for three checks: two take −1 for a class (`unlabelled=None` lets them), and one
+    wants a row of weight two to be a row that comes twice, which holds on average and not for each draw of a batch.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
@@ -228,8 +235,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         Arguments:
             X: The rows: a table (n, columns), or images (n, height, width) or (n, channels, height, width).
             y: The class of each row, or `unlabelled`, None or NaN.
-            sample_weight: One weight for each row of X.
-            X_unpaired: More rows without a label.
+            sample_weight: One weight for each row of X; only their ratios matter.
+            X_unpaired: More rows without a label, of weight one.
         """
         self._validate_params()
         clock = Clock(self.time_budget, time.perf_counter())
@@ -269,10 +276,10 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "plan_")
         labels, is_labelled = split_labels(y, self.unlabelled)
         checks.refuse_unequal(len(self._check_x(X)), len(is_labelled), LABELLED)
-        if not is_labelled.any():
-            raise ValueError("No row of y has a label: there is nothing to score by.")
-        is_right = self.predict(X)[is_labelled] == labels
         weight = checks.as_weight(sample_weight, is_labelled[:, None], "sample_weight")[is_labelled]
+        if not weight.any():
+            raise ValueError("No row of y has a label and a weight above zero: there is nothing to score by.")
+        is_right = self.predict(X)[is_labelled] == labels
         return float(np.average(is_right, weights=weight))
 
     def summary(self) -> str:
@@ -281,15 +288,18 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         data = f"Learnt {len(self.classes_)} classes from {self.n_labelled_} labelled and {self.n_unlabelled_} unlabelled rows"
         if math.isnan(self.validation_score_):
             return (
-                f"{data}; with fewer than {LEAST_TO_HOLD_OUT} labelled rows, or one member, none is held out, so nothing is "
-                f"known about how good it is. Training {self.ended_}."
+                f"{data}; with fewer than {LEAST_TO_HOLD_OUT} labelled rows, one member, or one row a class, none is held out, "
+                f"so nothing is known about how good it is. Training {self.ended_}."
             )
-        gain = f"; the unlabelled rows brought {self.unpaired_gain_:+.3f} ± {self.unpaired_gain_error_:.3f}"
+        gain = ""
+        if not math.isnan(self.unpaired_gain_):  # there may have been no time to see how it is without them
+            gain = f"; the unlabelled rows brought {self.unpaired_gain_:+.3f} ± {self.unpaired_gain_error_:.3f}"
         return (
             f"{data}. Held-out log-probability {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats a label. x "
             f"brought {self.x_gain_:+.3f} ± {self.x_gain_error_:.3f} against the prior{gain if self.n_unlabelled_ else ''}. The "
-            f"largest share, {self.chosen_['share']:.0%}, has objective {self.chosen_['objective']}, adversarial "
-            f"{self.chosen_['adversarial']}. Training {self.ended_}."
+            f"ensemble gives {self.chosen_['share']:.0%} to objective {self.chosen_['objective']}, adversarial "
+            f"{self.chosen_['adversarial']}, and {1 - sum(final['share'] for final in self.finals_):.0%} to the prior alone. "
+            f"Training {self.ended_}."
         )
 
     @classmethod
@@ -317,13 +327,17 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _plain_settings(self) -> dict[str, Any]:
         settings = super()._plain_settings()
+        prior = self.class_prior
+        if isinstance(prior, Mapping | pd.Series):  # names of classes need not be what JSON has for names
+            prior = [prior[label] for label in self.classes_.tolist()]
+        settings["class_prior"] = prior if isinstance(prior, str) else np.asarray(prior, dtype=np.float64)
         return {**settings, "network": None} if isinstance(self.network, nn.Module) else settings
 
     def _shape_of(self, plan: ClassPlan) -> dict[str, Any]:
         return {"is_silent": isinstance(plan.cost.network, Silent)}
 
     def _empty_plan(self, shapes: list[Any]) -> ClassEnsemble:
-        n_classes, hidden = len(self.classes_), tuple(self.hidden)
+        n_classes, hidden = len(self.classes_), as_widths(self.hidden)
         networks = [Silent(n_classes) if shape["is_silent"] else self._make_network(hidden) for shape in shapes]
         potential = ClassPotential(torch.zeros(n_classes))
         return ClassEnsemble(
@@ -360,9 +374,10 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
                 f"All labelled rows are of one class, {self.classes_.tolist()[0]!r}: label at least one row of each class. "
                 f"({(~is_labelled).sum()} rows have none: {self.unlabelled!r}, None or NaN says so; unlabelled= sets another.)"
             )
-        self.class_prior_ = read_prior(
-            self.class_prior, self.classes_, np.bincount(number, weights=weight[is_labelled])
-        )
+        own = weight[is_labelled]
+        # As many rows of weight one would leave as much to chance (Kish).
+        counts = np.bincount(number, weights=own) * (own.sum() / (own**2).sum())
+        self.class_prior_ = read_prior(self.class_prior, self.classes_, counts)
         rows, rows_weight = [x[is_labelled], x[~is_labelled]], [weight[is_labelled], weight[~is_labelled]]
         if X_unpaired is not None:
             rows.append(self._check_x(X_unpaired, "X_unpaired"))
@@ -384,6 +399,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
         """A table in float64, images flattened; what comes later must look like what came to `fit`."""
         images = checks.unwrap(X)
+        if isinstance(images, list | tuple) and images and getattr(images[0], "ndim", 1) > 1:
+            images = np.stack([np.asarray(image) for image in images])
         came: tuple[int, ...] | None = None
         if getattr(images, "ndim", 2) in (3, 4):
             images = np.asarray(images)
@@ -396,13 +413,14 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             images = images.reshape(len(images), -1)
         if is_new:
             given = None if self.image_shape is None else tuple(int(size) for size in self.image_shape)
-            if given is not None and len(given) != 3:
+            if given is not None and (len(given) != 3 or min(given) < 1):
                 raise ValueError(f"image_shape must be (channels, height, width), but {given} came.")
+            if None not in (came, given) and came != given:
+                raise ValueError(f"image_shape={given} came, and X holds images of {came}. Leave image_shape out.")
             self.image_shape_ = came or given
         elif came is not None and came != self.image_shape_:
-            raise ValueError(
-                f"{name} holds images of (channels, height, width) {came}, but {self.image_shape_} were expected."
-            )
+            wanted = "rows of a table" if self.image_shape_ is None else f"{self.image_shape_} or flattened ones"
+            raise ValueError(f"{name} holds images of (channels, height, width) {came}, but {wanted} were expected.")
         if name != "X":
             names = getattr(self, "feature_names_in_", None)
             return checks.as_rows(
@@ -462,6 +480,10 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     def _maker(self, samples: Samples, clock: Clock, on_step: Any) -> ClassMaker:
         random, device = check_random_state(self.random_state), as_device(self.device)
         if isinstance(self.network, nn.Module):
+            if self.label_embedding is not None:
+                raise ValueError(
+                    'label_embedding is for network="mlp" and "cnn"; a network of your own has its own head.'
+                )
             refuse_unfit(self.network, self.n_features_in_, len(self.classes_))
         samples = samples.to(device)
         pace, radii = self._pace(), usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
@@ -482,7 +504,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             is_coarse=self.precision == "bfloat16" or (self.precision == "auto" and _is_fast_in_bfloat16(device)),
         )
         first = {
-            "hidden": tuple(self.hidden),
+            "hidden": as_widths(self.hidden),
             "smoothing": self.smoothing,
             "emphasis": 0.0,
             "adversarial": radii[len(radii) // 2],
@@ -512,7 +534,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             radii = (0.0,)
         if self.adversarial != "auto":
             radii = (float(self.adversarial),)
-        wishes = {"hidden": (tuple(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}
+        wishes = {"hidden": (as_widths(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}
         return {**wishes, "adversarial": radii, "unpaired_weight": (self.unpaired_weight,)}
 
     def _objective(self) -> str:
@@ -534,7 +556,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         n_steps = min(trial.outcome.steps[-1] for trial, _ in choice.finals)
         if choice.ended == "out of time" and n_steps < LEAST_STEPS:
             checks.warn_user(
-                f"time_budget={self.time_budget:g} was over after {n_steps} steps: next to nothing has been learnt.",
+                f"time_budget={self.time_budget:g} was over after {n_steps} steps: more of them would probably learn more.",
                 ConvergenceWarning,
             )
         if choice.ended == "interrupted":

@@ -28,7 +28,7 @@ from fewpairs.data import Samples, Scaler
 from fewpairs.faces import ClosedFormTranslator, as_device
 from fewpairs.folds import Folds, row_keys
 from fewpairs.makers import Candidate, Clock, MixtureMaker
-from fewpairs.nn import ACTIVATIONS
+from fewpairs.nn import ACTIVATIONS, as_widths
 from fewpairs.novelty import Neighbourhood
 from fewpairs.plans import EnsemblePlan, MixturePlan
 from fewpairs.potentials import ATOMS
@@ -493,7 +493,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         for name in wishes:
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):
-                wishes[name] = (tuple(value) if name == "hidden" else value,)
+                wishes[name] = (as_widths(value) if name == "hidden" else value,)
         return wishes
 
     def _members(self) -> tuple[list[Candidate], list[list[MixturePlan]]]:

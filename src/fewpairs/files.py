@@ -28,7 +28,9 @@ def write_model(path: str | os.PathLike, tensors: dict[str, Tensor], description
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy as JSON knows them: a grid search hands in settings of such types."""
+    """Numbers and arrays of numpy as JSON knows them: a grid search hands in settings of such types, and labels may be dates."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "M":
+        value = value.astype(str)
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(

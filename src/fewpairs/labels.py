@@ -1,5 +1,6 @@
 """Labels: which rows have one, and how common the classes are."""
 
+import datetime
 import math
 from collections.abc import Mapping
 from numbers import Real
@@ -15,13 +16,15 @@ from fewpairs import checks
 
 __all__ = ["read_prior", "shrunk", "split_labels"]
 
+# A Timestamp is a date too.
+KINDS: dict[str, Any] = {"words": str, "numbers": (Real, np.bool_), "dates": (datetime.date, np.datetime64)}
+WORDS_OF_GAPS = {"nan", "NaN", "None", "<NA>"}  # what numpy makes of them in an array of words
+LEAST_SHARE = 1e-9  # of a class: logarithms in float32 want a number above zero
+
 
 def split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
     """The labels of the labelled rows, and which rows they are."""
-    y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
-    if isinstance(y, pd.Series | pd.DataFrame):
-        y = y.astype(object).to_numpy()  # nullable and categorical columns have gaps of their own kinds
-    values = y if isinstance(y, np.ndarray) else np.array(y, dtype=object)  # numpy would make words of a list with gaps
+    marker, values = _as_marker(unlabelled), _as_values(y)
     if values.ndim == 2 and values.shape[1] == 1:
         text = "A column-vector y was passed when a 1d array was expected: it is taken as one label a row."
         checks.warn_user(text, DataConversionWarning)
@@ -31,29 +34,94 @@ def split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
     is_labelled = ~pd.isna(values)
     if values.dtype.kind in "OSU":
         # Words are compared with words alone: numpy would warn, and "1" is not 1.
-        is_word = isinstance(unlabelled, str)
+        is_word = isinstance(marker, str)
         named = values[is_labelled]
-        is_labelled[is_labelled] = [isinstance(label, str) != is_word or label != unlabelled for label in named]
-    elif isinstance(unlabelled, Real):
-        is_labelled &= values != unlabelled
+        is_labelled[is_labelled] = [isinstance(label, str) != is_word or label != marker for label in named]
+    elif isinstance(marker, Real):
+        is_labelled &= values != marker
     labels = values[is_labelled]
     if labels.dtype.kind == "O":  # what is left beside the gaps may be plain numbers or words
-        kinds = sorted({"words" if isinstance(label, str) else "numbers" for label in labels})
-        if len(kinds) > 1:
-            raise ValueError(f"Labels must be of one kind, but words and numbers came, such as {labels[:3].tolist()}.")
-        labels = np.array(labels.tolist())
+        labels = _of_one_kind(labels)
     if len(labels):
         check_classification_targets(labels)
+        _doubt_marker(labels, marker, is_text=values.dtype.kind == "U")
     return labels, is_labelled
 
 
+def _as_marker(unlabelled: Any) -> str | Real | None:
+    """What stands for no label, beside None and NaN; None if nothing does."""
+    if pd.api.types.is_scalar(unlabelled) and pd.isna(unlabelled):
+        return None
+    unlabelled = unlabelled.item() if isinstance(unlabelled, np.generic) else unlabelled
+    if not isinstance(unlabelled, str | Real):
+        raise ValueError(f"unlabelled must be one word, one number or None, but {unlabelled!r} came.")
+    return unlabelled
+
+
+def _as_values(y: Any) -> np.ndarray:
+    """Labels and gaps as an array, in which numpy has made no words of gaps."""
+    if isinstance(y, torch.Tensor):
+        return y.detach().cpu().numpy()
+    if isinstance(y, pd.Series | pd.DataFrame):
+        return y.astype(object).to_numpy()  # nullable and categorical columns have gaps of their own kinds
+    if isinstance(y, np.ma.MaskedArray):
+        values = y.data.astype(object)
+        values[np.ma.getmaskarray(y)] = None
+        return values
+    return y if isinstance(y, np.ndarray) else np.array(y, dtype=object)
+
+
+def _of_one_kind(labels: np.ndarray) -> np.ndarray:
+    """Objects as an array of words, of numbers or of dates."""
+    first: dict[str, Any] = {}
+    for label in labels:
+        kind = next((kind for kind, types in KINDS.items() if isinstance(label, types)), None)
+        if kind is None:
+            raise ValueError(
+                f"Labels must be {', '.join(KINDS)}, but {label!r} came, of type {type(label).__name__}. Give each class a word."
+            )
+        first.setdefault(kind, label)
+    if len(first) > 1:
+        raise ValueError(
+            f"Labels must be of one kind, but {' and '.join(first)} came, such as {' and '.join(map(repr, first.values()))}."
+        )
+    return np.array(labels.tolist(), dtype="datetime64[us]" if "dates" in first else None)
+
+
+def _doubt_marker(labels: np.ndarray, marker: Any, *, is_text: bool) -> None:
+    """Complains if rows that were to have no label seem to have become a class; in an array of text numpy has made words of
+    them."""
+    if isinstance(marker, str) and labels.dtype.kind not in "SU":
+        raise ValueError(
+            f"unlabelled={marker!r} is a word, but labels such as {labels.tolist()[0]!r} are none: it would stand for no row. "
+            "Pass what y has where there is no label."
+        )
+    suspects = sorted(set(labels.tolist()) & {*WORDS_OF_GAPS, str(marker)}) if is_text else []
+    if suspects:
+        checks.warn_user(
+            f"The word {suspects[0]!r} is taken as a class. If it stands for no label (numpy makes such words of gaps), pass y "
+            f"as a list or with dtype=object, or give unlabelled={suspects[0]!r}."
+        )
+
+
 def read_prior(wanted: Any, classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The share of each class, as it is wanted: "uniform", as "labelled", or given."""
+    """The share of each class, as it is wanted: "uniform", as "labelled", or given, in the order of the classes or by name."""
     if isinstance(wanted, str):
         uniform = np.full(len(counts), 1 / len(counts))
         return shrunk(counts, uniform) if wanted == "labelled" else uniform
+    wanted = wanted.to_dict() if isinstance(wanted, pd.Series) else wanted
+    if isinstance(wanted, Mapping):
+        strange = [name for name in wanted if name not in set(classes.tolist())]
+        if strange:
+            raise ValueError(
+                f"class_prior names {strange}, but the labelled rows hold {len(counts)} classes, {classes.tolist()}: at least "
+                "one labelled row of each class is needed."
+            )
     given = [wanted.get(label, math.nan) for label in classes.tolist()] if isinstance(wanted, Mapping) else wanted
-    prior = np.asarray(given, dtype=np.float64)
+    try:
+        prior = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"class_prior must hold numbers, one for each of {classes.tolist()}: {error}.") from error
     if prior.shape != counts.shape:
         raise ValueError(
             f"class_prior has {prior.size} numbers, but the labelled rows hold {len(counts)} classes, "
@@ -61,7 +129,12 @@ def read_prior(wanted: Any, classes: np.ndarray, counts: np.ndarray) -> np.ndarr
         )
     if not (np.isfinite(prior).all() and (prior > 0).all()):
         raise ValueError(f"class_prior must hold a positive number for each of {classes.tolist()}, but {wanted} came.")
-    return prior / prior.sum()
+    prior = prior / prior.sum()
+    if prior.min() < LEAST_SHARE:
+        raise ValueError(
+            f"class_prior gives {classes.tolist()[prior.argmin()]!r} a part of {prior.min():.1g}; {LEAST_SHARE:.0e} is the least."
+        )
+    return prior
 
 
 def shrunk(counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from numbers import Integral
 import torch
 from torch import nn
 
-__all__ = ["ACTIVATIONS", "make_mlp"]
+__all__ = ["ACTIVATIONS", "as_widths", "make_mlp"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
@@ -16,6 +16,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "leaky_relu": partial(nn.LeakyReLU, 0.2),
 }
+
+
+def as_widths(hidden: Sequence[int]) -> tuple[int, ...]:
+    """The widths of hidden layers, if that is what they are."""
+    widths = tuple(hidden)
+    if not all(isinstance(width, Integral) and width >= 1 for width in widths):
+        raise ValueError(f"The widths of hidden layers must be whole numbers from 1 on, but {list(widths)} came.")
+    return widths
 
 
 def make_mlp(
@@ -40,8 +48,7 @@ def make_mlp(
         >>> make_mlp(2, 3, hidden=(16,))(torch.zeros(5, 2)).shape
         torch.Size([5, 3])
     """
-    if not all(isinstance(width, Integral) and width >= 1 for width in hidden):
-        raise ValueError(f"The widths of hidden layers must be whole numbers from 1 on, but {list(hidden)} came.")
+    hidden = as_widths(hidden)
     layers: list[nn.Module] = []
     widths = [dim_in, *hidden]
     for width_in, width_out in pairwise(widths):

@@ -74,7 +74,10 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
         run = [network for network in grid.networks if numbers.has_any(grid, network)]
         if run:
             page.head(grid.dataset)
-            page.say(f"{grid.n_seeds} seeds, each with labels and images of its own; one for the paper's loss.", is_small=True)
+            page.say(
+                f"{grid.n_seeds} seeds, each with labels and images of its own; one for the paper's loss.",
+                is_small=True,
+            )
         for network in run:
             name = f"{grid.dataset}-{network}".replace(" ", "-").lower()
             page.show(name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network]))
