@@ -1,7 +1,7 @@
 """The page of the study of digits: every number is read from a cell, every sentence about who is best made from them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,14 @@ class _Numbers:
         both = [seed for seed in ours if seed in theirs]
         return gain_over([ours[seed] for seed in both], [theirs[seed] for seed in both])
 
+    def gains(
+        self, measure: str, grid: Grid, rival: str, network: str, least_labelled: int = 0
+    ) -> dict[tuple[int, int], tuple[float, float]]:
+        """The gains over a rival by labelled and unlabelled rows, wherever both have been run."""
+        cells = [cell for cell in _cells(grid) if cell[0] >= least_labelled]
+        found = {cell: self.gain(measure, grid, rival, network, *cell) for cell in cells}
+        return {cell: gain for cell, gain in found.items() if not math.isnan(gain[0])}
+
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
@@ -67,11 +75,12 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     for caveat in outcomes.caveats(plan):
         page.say(caveat)
     page.say(WHAT)
-    verdicts = [text for grid in scale.grids for network in grid.networks for text in _verdicts(numbers, grid, network)]
-    page.list(verdicts)
+    runs = {grid: [network for network in grid.networks if numbers.has_any(grid, network)] for grid in scale.grids}
+    page.tabulate(*_overview(numbers, runs))
+    page.say(HOW_COUNTED, is_small=True)
     tables: list[dict[str, Any]] = []
-    for grid in scale.grids:
-        run = [network for network in grid.networks if numbers.has_any(grid, network)]
+    verdicts: dict[str, list[str]] = {}
+    for grid, run in runs.items():
         if run:
             page.head(grid.dataset)
             page.say(
@@ -80,6 +89,8 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
             )
         for network in run:
             name = f"{grid.dataset}-{network}".replace(" ", "-").lower()
+            verdicts[name] = _verdicts(numbers, grid, network)
+            page.list(verdicts[name])
             page.show(name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network]))
             for measure, title in MEASURES.items():
                 page.head(f"{title}, {NETWORKS[network]}, {max(grid.unlabelled):,} unlabelled rows", level=3)
@@ -139,24 +150,45 @@ def _figure(numbers: _Numbers, grid: Grid, network: str) -> Any:
     )
 
 
+def _overview(numbers: _Numbers, runs: Mapping[Grid, Sequence[str]]) -> tuple[list[str], list[list[str | Entry]]]:
+    """A row for each data set and network: over the same network without unlabelled rows, and over two rivals, the least gain of
+    its grid and in how many places there is one."""
+    lines: list[list[str | Entry]] = []
+    for grid, networks in runs.items():
+        for network in networks:
+            line: list[str | Entry] = [f"{grid.dataset}, {NETWORKS[network]}"]
+            for rival, least in (
+                (SUPERVISED, 0),
+                (SPREADING, LEAST_TO_BEGIN_WITH),
+                (SELF_TRAINING, LEAST_TO_BEGIN_WITH),
+            ):
+                gains = numbers.gains("accuracy", grid, rival, network, least)
+                ahead = sum(gain > 0 for gain, _ in gains.values())
+                line.append(f"{_points(min(gains.values()))} ({ahead} of {len(gains)})" if gains else "–")
+            log_losses = numbers.gains("log_loss", grid, SUPERVISED, network)
+            fallen = sum(loss < 0 for loss, _ in log_losses.values())
+            lines.append([*line, f"{fallen} of {len(log_losses)}" if log_losses else "–"])
+    titles = [f"over {SUPERVISED}", f"over {SPREADING}", f"over {SELF_TRAINING}"]
+    return ["least gain, in points of accuracy", *titles, "log-loss fell"], lines
+
+
 def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
-    where, most = f"{grid.dataset}, {NETWORKS[network]}", max(grid.unlabelled)
-    gains = {cell: numbers.gain("accuracy", grid, SUPERVISED, network, *cell) for cell in _cells(grid)}
-    gains = {cell: gain for cell, gain in gains.items() if not math.isnan(gain[0])}
+    where, most = NETWORKS[network].capitalize(), max(grid.unlabelled)
+    gains = numbers.gains("accuracy", grid, SUPERVISED, network)
     if not gains:
         return []
     few = [gain for (n_labelled, _), gain in gains.items() if n_labelled <= FEW_LABELS]
     worst = min(gains, key=lambda cell: gains[cell][0])
     judged = [gain for gain in gains.values() if not math.isnan(gain[1])]  # a single seed has no standard error
     lost = sum(gain + 2 * error < -ALLOWED for gain, error in judged)
-    log_losses = [numbers.gain("log_loss", grid, SUPERVISED, network, *cell)[0] for cell in gains]
+    log_losses = numbers.gains("log_loss", grid, SUPERVISED, network)
     texts = [
         f"{where}: with up to {FEW_LABELS} labels unlabelled rows raised accuracy in {sum(gain > 0 for gain, _ in few)} of "
         f"{len(few)} places of the grid, by more than two standard errors in "
         f"{sum(gain > 2 * error for gain, error in few)}. Least gain anywhere: {_points(gains[worst])} points, "
         f"with {worst[0]:,} labels and {worst[1]:,} unlabelled rows; worse by {100 * ALLOWED:.1f} points and two standard "
         f"errors in {lost} of {len(judged)} places with two seeds or more. Log-loss fell in "
-        f"{sum(loss < 0 for loss in log_losses)} of {len(log_losses)}."
+        f"{sum(loss < 0 for loss, _ in log_losses.values())} of {len(log_losses)}."
     ]
     for n_labelled in (50, 100):
         if (n_labelled, most) in gains:
@@ -166,12 +198,7 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
                 f"{_points(gains[n_labelled, most])} points more than without the latter."
             )
     for rival in (SPREADING, SELF_TRAINING):
-        found = {
-            cell: gain
-            for cell in gains
-            if cell[0] >= LEAST_TO_BEGIN_WITH
-            and not math.isnan((gain := numbers.gain("accuracy", grid, rival, network, *cell))[0])
-        }
+        found = numbers.gains("accuracy", grid, rival, network, LEAST_TO_BEGIN_WITH)
         if found:
             nearest = min(found, key=lambda cell: found[cell][0])
             judged = [gain for gain in found.values() if not math.isnan(gain[1])]
@@ -196,6 +223,10 @@ WHAT = (
     "A classifier that learns from labelled images alone, and the same network with unlabelled ones: the bounded objective "
     "(the prior's likelihood under the average prediction, adversarial smoothing, decisiveness), the paper's loss, and "
     "scikit-learn's label spreading and self-training."
+)
+HOW_COUNTED = (
+    "In brackets: in how many places of the grid of labelled and unlabelled rows it is ahead. Rivals are compared with from "
+    f"{LEAST_TO_BEGIN_WITH} labels on."
 )
 HOW_SHOWN = (
     "Accuracy in percent by labelled and unlabelled rows, {network}, mean over seeds. No unlabelled rows: the same network on "
