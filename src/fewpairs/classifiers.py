@@ -31,6 +31,7 @@ from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import as_device
 from fewpairs.folds import Folds
+from fewpairs.images import Shape, flatten_images, refuse_other_images, shape_to_keep
 from fewpairs.labels import read_prior, split_labels
 from fewpairs.makers import Clock
 from fewpairs.nn import ACTIVATIONS, as_widths
@@ -150,7 +151,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     classes_: np.ndarray
     class_prior_: np.ndarray
     x_scaler_: Scaler
-    image_shape_: tuple[int, ...] | None
+    image_shape_: Shape | None
 
     _parameter_constraints = {
         "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
@@ -398,40 +399,17 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
         """A table in float64, images flattened; what comes later must look like what came to `fit`."""
-        images = checks.unwrap(X)
-        if isinstance(images, list | tuple) and images and getattr(images[0], "ndim", 1) > 1:
-            images = np.stack([np.asarray(image) for image in images])
-        came: tuple[int, ...] | None = None
-        if getattr(images, "ndim", 2) in (3, 4):
-            images = np.asarray(images)
-            came = (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
-            if is_new and came[-1] in (1, 3, 4) and came[0] > 4:
-                checks.warn_user(
-                    f"{name} is taken as images of {came[0]} channels and {came[1]} × {came[2]} pixels. If channels come last, "
-                    f"pass {name}.transpose(0, 3, 1, 2)."
-                )
-            images = images.reshape(len(images), -1)
-        if is_new:
-            given = None if self.image_shape is None else tuple(int(size) for size in self.image_shape)
-            if given is not None and (len(given) != 3 or min(given) < 1):
-                raise ValueError(f"image_shape must be (channels, height, width), but {given} came.")
-            if None not in (came, given) and came != given:
-                raise ValueError(f"image_shape={given} came, and X holds images of {came}. Leave image_shape out.")
-            self.image_shape_ = came or given
-        elif came is not None and came != self.image_shape_:
-            wanted = "rows of a table" if self.image_shape_ is None else f"{self.image_shape_} or flattened ones"
-            raise ValueError(f"{name} holds images of (channels, height, width) {came}, but {wanted} were expected.")
+        table, came = flatten_images(X)
+        if not is_new:
+            refuse_other_images(came, self.image_shape_, name)
         if name != "X":
             names = getattr(self, "feature_names_in_", None)
-            return checks.as_rows(
-                images, name, n_columns=self.n_features_in_, names=None if names is None else list(names)
-            )
-        rows = checks.as_rows(images, name)
-        validate_data(self, images, reset=is_new, skip_check_array=True)  # scikit-learn's check of columns and names
-        if is_new and self.image_shape_ is not None and math.prod(self.image_shape_) != rows.shape[1]:
-            raise ValueError(
-                f"image_shape={self.image_shape_} has {math.prod(self.image_shape_)} pixels, X {rows.shape[1]}."
-            )
+            names = None if names is None else list(names)
+            return checks.as_rows(table, name, n_columns=self.n_features_in_, names=names)
+        rows = checks.as_rows(table, name)
+        validate_data(self, table, reset=is_new, skip_check_array=True)  # scikit-learn's check of columns and names
+        if is_new:
+            self.image_shape_ = shape_to_keep(came, self.image_shape, rows.shape[1])
         return rows
 
     def _in_doubt(self, log_probability: np.ndarray) -> np.ndarray:
