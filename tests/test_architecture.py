@@ -15,6 +15,7 @@ ROOMS = [
     "data",
     "checks",
     "labels",
+    "images",
     "ratios",
     "bias",
     "nn",

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 
-from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
 from fewpairs.nn import ACTIVATIONS, make_mlp
-from fewpairs.populations import Population
 
 __all__ = ["make_cnn", "make_mlp_classifier", "refuse_unfit", "reset"]
 
@@ -132,10 +131,10 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
             )
     if came != (2, n_classes):
         raise ValueError(f"network must give one number for each of {n_classes} classes, but 2 rows gave {came}.")
-    twice = [ClassPlan(ClassCost(copy.deepcopy(network)), ClassPotential(rows.new_zeros(n_classes))) for _ in range(2)]
+    state = stack_module_state([copy.deepcopy(network), copy.deepcopy(network)])
     try:
         with torch.no_grad():
-            Population(twice)(lambda plan, x: plan.log_probs(x), rows.expand(2, -1, -1))
+            vmap(lambda *one: functional_call(network, one, (rows,)))(*state)
     except RuntimeError as error:
         raise ValueError(
             "network cannot be trained beside others of its kind by torch.vmap, which takes the same way for all of them: its "
