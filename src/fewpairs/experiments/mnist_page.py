@@ -51,19 +51,19 @@ class _Numbers:
         methods = [method for method in METHODS if method != SPREADING]
         return any(self.of("accuracy", grid, method, network, *cell) for method in methods for cell in _cells(grid))
 
-    def gain(self, measure: str, grid: Grid, rival: str, *where: Any) -> tuple[float, float]:
-        """How much more of it the default has than a rival, over the seeds that both have, and the standard error; NaN if there
-        are none."""
-        ours, theirs = (self._by_seed(measure, grid, method, *where) for method in (BOUNDED, rival))
+    def gain(self, measure: str, grid: Grid, rival: str, *where: Any, method: str = BOUNDED) -> tuple[float, float]:
+        """How much more of it a method has than a rival, over the seeds that both have, and the standard error; NaN if there are
+        none."""
+        ours, theirs = (self._by_seed(measure, grid, one, *where) for one in (method, rival))
         both = [seed for seed in ours if seed in theirs]
         return gain_over([ours[seed] for seed in both], [theirs[seed] for seed in both])
 
     def gains(
-        self, measure: str, grid: Grid, rival: str, network: str, least_labelled: int = 0
+        self, measure: str, grid: Grid, rival: str, network: str, least_labelled: int = 0, method: str = BOUNDED
     ) -> dict[tuple[int, int], tuple[float, float]]:
         """The gains over a rival by labelled and unlabelled rows, wherever both have been run."""
         cells = [cell for cell in _cells(grid) if cell[0] >= least_labelled]
-        found = {cell: self.gain(measure, grid, rival, network, *cell) for cell in cells}
+        found = {cell: self.gain(measure, grid, rival, network, *cell, method=method) for cell in cells}
         return {cell: gain for cell, gain in found.items() if not math.isnan(gain[0])}
 
 
@@ -212,6 +212,12 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
                 )
                 + f"; nearest {_points(found[nearest])} points, with {nearest[0]:,} labels and {nearest[1]:,} unlabelled rows."
             )
+    behind = [-gain for gain, _ in numbers.gains("accuracy", grid, SUPERVISED, network, method=PAPER).values()]
+    if behind:
+        texts.append(
+            f"{where}, the paper's loss: behind {SUPERVISED} in {sum(loss > 0 for loss in behind)} of {len(behind)} places, by "
+            f"{100 * min(behind):.1f} to {100 * max(behind):.1f} points (one seed)."
+        )
     return texts
 
 
