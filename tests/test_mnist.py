@@ -82,6 +82,9 @@ def test_draws_are_balanced_nested_and_apart() -> None:
         draw(15, 10)
 
 
+MADE = {"seconds": 7.0, "made_with": "torch"}
+
+
 def test_fits_that_cannot_differ_are_made_once() -> None:
     plan, grid = Plan(FULL), FULL.grids[0]
     assert plan.of(grid, SUPERVISED, "mlp", 50, 500) == plan.of(grid, SUPERVISED, "mlp", 50, 1000)
@@ -103,7 +106,7 @@ def test_what_is_said_follows_the_numbers() -> None:
         if fit.method == BOUNDED and (fit.n_labelled, fit.n_unlabelled) == (1000, 500):
             accuracy = 0.81
         noise = 1e-4 * random.normal()
-        outcomes.of_key[fit.key] = {"accuracy": accuracy + noise, "log_loss": 1 - accuracy, "calibration": 0.1}
+        outcomes.of_key[fit.key] = {"accuracy": accuracy + noise, "log_loss": 1 - accuracy, "calibration": 0.1, **MADE}
     numbers = mnist_page._Numbers(plan, outcomes)
     said = mnist_page._verdicts(numbers, plan.scale.grids[0], "mlp")
     assert "in 25 of 25 places of the grid, by more than two standard errors in 25" in said[0]
@@ -138,7 +141,7 @@ def test_one_seed_is_no_evidence_and_networks_that_were_not_run_are_not_on_the_p
     for fit in plan.fits():
         if fit.seed == 0 and fit.network == "mlp" and fit.images.dataset == "MNIST":
             accuracy = 0.9 if fit.method == BOUNDED else 0.8
-            outcomes.of_key[fit.key] = {"accuracy": accuracy, "log_loss": 1 - accuracy, "calibration": 0.1}
+            outcomes.of_key[fit.key] = {"accuracy": accuracy, "log_loss": 1 - accuracy, "calibration": 0.1, **MADE}
     said = mnist_page._verdicts(mnist_page._Numbers(plan, outcomes), plan.scale.grids[0], "mlp")
     assert "in 25 of 25 places of the grid, by more than two standard errors in 0." in said[0]
     assert "in 0 of 0 places with two seeds or more" in said[0]
@@ -149,3 +152,4 @@ def test_one_seed_is_no_evidence_and_networks_that_were_not_run_are_not_on_the_p
     assert "perceptron, 10,000 unlabelled rows" in page
     assert "convolutional network, 10,000" not in page and "Fashion" not in page
     assert "+10.0 (35 of 35)" in page  # no ± from one seed
+    assert "Made with torch: 35 fits of the default, 7 to 7 s each" in page

@@ -101,7 +101,7 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
                 for p, q in _cells(grid)
                 if (found := {one: numbers.of(one, grid, method, network, p, q) for one in MEASURES})["accuracy"]
             ]
-    page.say(HOW_MEASURED, is_small=True)
+    page.say(HOW_MEASURED, *_times(plan, outcomes), is_small=True)
     if outcomes.failures:
         page.head("What failed")
         page.list([f"{key}: {text}" for key, text in outcomes.failures.items()])
@@ -112,6 +112,18 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     page.list(how, summary="How each number was made")
     results = {"made_by": made, "verdicts": verdicts, "tables": tables, "failed": outcomes.failures}
     return page.write(folder, results)
+
+
+def _times(plan: Plan, outcomes: Outcomes) -> list[str]:
+    """How long a fit of the default took, by where it was made."""
+    seconds: dict[str, list[float]] = {}
+    for fit in plan.fits():
+        if fit.method == BOUNDED and fit in outcomes:
+            seconds.setdefault(outcomes[fit]["made_with"], []).append(outcomes[fit]["seconds"])
+    return [
+        f"Made with {where}: {len(times)} fits of the default, {min(times):.0f} to {max(times):.0f} s each, several at a time."
+        for where, times in sorted(seconds.items())
+    ]
 
 
 def _cells(grid: Grid) -> Iterator[tuple[int, int]]:
@@ -242,7 +254,8 @@ HOW_MEASURED = (
     "Mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two standard errors over "
     "the same seeds. All networks have default settings: they are ensembles of five perceptrons, or of three convolutional "
     "networks. With a hundred labels or more, each member leaves out its part of them to judge by, and those that need not be "
-    "stopped early are then learnt anew from all of them. The paper's loss has the paper's networks, with label embeddings. "
+    "stopped early are then learnt anew from all of them. The paper's loss has the paper's networks, with label embeddings; "
+    "with fewer than a hundred labels there are none to stop it by before it has gone too far. "
     "Self-training is scikit-learn's around the same network on labelled rows alone; label spreading "
     "scikit-learn's with neighbours. Log-loss counts a probability below 1e-12 as that. The calibration error has 15 bins of "
     "equally many images."
