@@ -1,5 +1,6 @@
 """What the tests share: small plans with random parameters, in float64 so that laws hold to rounding."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +25,19 @@ FIXED = {
     "random_state": 0,
     "verbose": False,
 }
+
+
+# A classifier in a moment.
+QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
+
+
+def blobs(n_rows: int = 120, n_labelled: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three well separated heaps: rows, true classes, and labels with −1 for none; the first labelled rows have every class."""
+    random = np.random.default_rng(seed)
+    truth = np.arange(n_rows) % 3
+    X = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])[truth] + 0.5 * random.normal(size=(n_rows, 2))
+    labels = np.where(np.arange(n_rows) < n_labelled, truth, -1)
+    return X, truth, labels
 
 
 def make_plan(
