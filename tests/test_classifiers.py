@@ -2,7 +2,9 @@
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -391,12 +393,18 @@ class Noisy(nn.Linear):
         return nn.functional.dropout(super().forward(x), training=self.training)
 
 
-class Branching(nn.Linear):
-    """A layer that looks at its numbers before it decides what to do."""
+SHARED = nn.Linear(2, 2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = super().forward(x)
-        return y if y.sum() > 0 else -y
+
+class Applied(nn.Module):
+    """Whatever a function makes of a linear layer and x."""
+
+    def __init__(self, function: Callable[[nn.Linear, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(2, 3), function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.linear, x)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +431,15 @@ class Branching(nn.Linear):
         ({"network": "cnn"}, "for images.*image_shape="),
         ({"image_shape": (1, 2, 2)}, "4 pixels, X 2"),
         ({"image_shape": (2, 1)}, r"\(channels, height, width\), but \(2, 1\) came"),
+        ({"image_shape": (1, 1.5, 2)}, r"\(channels, height, width\), but \(1, 1.5, 2\) came"),
+        (
+            {"X": [np.zeros((2, 2)), np.zeros((3, 2))] * 60},
+            r"images of different shapes, such as \[\(2, 2\), \(3, 2\)\]",
+        ),
+        ({"class_prior": pd.Series([0.2, 0.3, 0.5], index=[0, 1, 1])}, "names a class twice"),
+        ({"class_prior": np.ma.masked_array([0.2, 0.3, 0.5], [False, True, False])}, "a positive number for each of"),
+        ({"y": [None if k else pd.Timestamp(k, tz="UTC") for k in range(120)]}, "Dates must be without time zones"),
+        ({"y": np.arange(120).astype("timedelta64[s]")}, "lengths of time came"),
         ({"image_shape": (1, -2, -1)}, r"\(channels, height, width\), but \(1, -2, -1\) came"),
         (
             {"image_shape": (1, 4, 4), "X": np.zeros((120, 8, 8))},
@@ -433,7 +450,12 @@ class Branching(nn.Linear):
             r"X_unpaired holds images.*\(1, 2, 1\), but rows of a table were expected",
         ),
         ({"hidden": [[3]]}, r"whole numbers from 1 on, but \[\[3\]\] came"),
-        ({"network": Branching(2, 3)}, "must not depend on what numbers its tensors hold"),
+        ({"network": Applied(lambda linear, x: linear(x) if x.sum() > 0 else -linear(x))}, "knows no ifs on numbers"),
+        ({"network": Applied(lambda linear, x: linear(x.pow_(2)))}, "changes the rows it is given in place"),
+        ({"network": Applied(lambda linear, x: linear(x).detach())}, "without a gradient"),
+        ({"network": Applied(lambda linear, x: linear(x.log()))}, "gives NaN or infinity"),
+        ({"network": Applied(lambda linear, x: (linear(x),))}, "each of 3 classes, but 256 rows gave tuple"),
+        ({"network": nn.Sequential(SHARED, SHARED, nn.Linear(2, 3))}, "in two places"),
         ({"network": nn.Linear(2, 3), "label_embedding": 3}, "a network of your own has its own head"),
         ({"network": nn.Linear(2, 4)}, "each of 3 classes"),
         ({"network": nn.Linear(2, 3).requires_grad_(False)}, r"want no gradient \(weight, bias\)"),

@@ -18,6 +18,7 @@ from sklearn.utils.validation import _num_samples
 __all__ = [
     "Unpaired",
     "are_indexed_apart",
+    "as_array",
     "as_rows",
     "as_weight",
     "column_names",
@@ -107,8 +108,14 @@ def unwrap(rows: Any) -> Any:
     """What scikit-learn understands: tensors become arrays, series become frames, `Unpaired` its rows."""
     rows = rows.rows if isinstance(rows, Unpaired) else rows
     if isinstance(rows, torch.Tensor):
-        return rows.detach().cpu().numpy()
+        return as_array(rows)
     return rows.to_frame() if isinstance(rows, pd.Series) else rows
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor from anywhere as an array; numpy has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
@@ -116,7 +123,7 @@ def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
     if weight is None:
         return np.ones(len(rows))
     try:
-        weight = np.asarray(weight.detach().cpu() if isinstance(weight, torch.Tensor) else weight, dtype=np.float64)
+        weight = np.asarray(as_array(weight) if isinstance(weight, torch.Tensor) else weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numbers, one a row: {error}.") from error
     if weight.shape != (len(rows),):

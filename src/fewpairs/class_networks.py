@@ -107,36 +107,51 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
     parameter = next(network.parameters(), None)
     if parameter is None:
         raise ValueError("network has no parameters: there is nothing to learn.")
+    if len(list(network.named_parameters(remove_duplicate=False))) > len(list(network.parameters())):
+        raise ValueError(
+            "network has a layer or a parameter in two places, which networks that are trained together cannot share. Give each "
+            "place one of its own."
+        )
     if frozen := [name for name, one in network.named_parameters() if not one.requires_grad]:
         raise ValueError(
             f"network has parameters that want no gradient ({', '.join(frozen[:3])}), but all layers are drawn afresh and "
             "learnt for each member. To build on a network that is known, pass what it makes of the rows as X."
         )
-    with torch.no_grad():
-        try:
-            came = tuple(
-                copy.deepcopy(network)(torch.zeros(2, dim_x, dtype=parameter.dtype, device=parameter.device)).shape
-            )
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise ValueError(
-                f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"
-            ) from error
-        # Many rows: two draws of few would be alike by chance now and then.
-        rows = torch.ones(256, dim_x, dtype=parameter.dtype, device=parameter.device)
-        trained = copy.deepcopy(network).train()
-        if not torch.equal(trained(rows), trained(rows)):
-            raise ValueError(
-                "network gives two answers for the same rows: networks that are trained together cannot draw at random. Leave "
-                "dropout and noise out, and use smoothing= in their place."
-            )
-    if came != (2, n_classes):
-        raise ValueError(f"network must give one number for each of {n_classes} classes, but 2 rows gave {came}.")
-    state = stack_module_state([copy.deepcopy(network), copy.deepcopy(network)])
+    # As many rows as do not agree by chance, and numbers as scaled x's have them.
+    rows = torch.linspace(-2, 2, 256 * dim_x, dtype=parameter.dtype, device=parameter.device).reshape(256, dim_x)
+    trained, given = copy.deepcopy(network).train(), rows.clone()
+    try:
+        came = trained(given)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"
+        ) from error
+    shape = tuple(came.shape) if isinstance(came, Tensor) else type(came).__name__
+    if shape != (256, n_classes):
+        raise ValueError(f"network must give one number for each of {n_classes} classes, but 256 rows gave {shape}.")
+    if not torch.equal(given, rows):
+        raise ValueError(
+            "network changes the rows it is given in place, and other networks get the same ones. Copy them."
+        )
+    if not came.requires_grad:
+        raise ValueError(
+            "network gives numbers without a gradient: there is no way to learn. Leave out detach and no_grad."
+        )
+    if not torch.isfinite(came).all():
+        raise ValueError("network gives NaN or infinity for rows between -2 and 2, which is where scaled x's are.")
+    if not torch.equal(came, trained(rows)):
+        raise ValueError(
+            "network gives two answers for the same rows: networks that are trained together can neither draw at random nor "
+            "change with every call. Leave dropout, noise and spectral norms out; smoothing= may take their place."
+        )
+    copies = [copy.deepcopy(network) for _ in range(2)]
     try:
         with torch.no_grad():
-            vmap(lambda *one: functional_call(network, one, (rows,)))(*state)
+            vmap(lambda state, x: functional_call(copies[0], state, (x,)))(
+                stack_module_state(copies), rows.expand(2, -1, -1)
+            )
     except RuntimeError as error:
         raise ValueError(
-            "network cannot be trained beside others of its kind by torch.vmap, which takes the same way for all of them: its "
-            f"forward must not depend on what numbers its tensors hold (no if, no .item()). It said: {error}"
+            "network cannot be trained beside others of its kind by torch.vmap, which knows no ifs on numbers, no .item(), no "
+            f"x[x > 0], and no recurrent layers. It said: {error}"
         ) from error

@@ -13,7 +13,6 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -32,7 +31,7 @@ from fewpairs.data import Samples, Scaler
 from fewpairs.faces import as_device
 from fewpairs.folds import Folds
 from fewpairs.images import Shape, flatten_images, refuse_other_images, shape_to_keep
-from fewpairs.labels import read_prior, split_labels
+from fewpairs.labels import is_gap, read_prior, shares_in_order, split_labels
 from fewpairs.makers import Clock
 from fewpairs.nn import ACTIVATIONS, as_widths
 from fewpairs.progress import progress_bar
@@ -328,10 +327,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _plain_settings(self) -> dict[str, Any]:
         settings = super()._plain_settings()
-        prior = self.class_prior
-        if isinstance(prior, Mapping | pd.Series):  # names of classes need not be what JSON has for names
-            prior = [prior[label] for label in self.classes_.tolist()]
-        settings["class_prior"] = prior if isinstance(prior, str) else np.asarray(prior, dtype=np.float64)
+        if not isinstance(self.class_prior, str):  # names of classes need not be what JSON has for names
+            settings["class_prior"] = np.asarray(shares_in_order(self.class_prior, self.classes_), dtype=np.float64)
+        settings["unlabelled"] = None if is_gap(self.unlabelled) else self.unlabelled
         return {**settings, "network": None} if isinstance(self.network, nn.Module) else settings
 
     def _shape_of(self, plan: ClassPlan) -> dict[str, Any]:
@@ -359,6 +357,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         labels, is_labelled = split_labels(y, self.unlabelled)
         checks.refuse_unequal(len(x), len(is_labelled), LABELLED)
         weight = checks.as_weight(sample_weight, x, "sample_weight")
+        weight = weight / weight.max()  # only ratios matter, and squares of some scales are no numbers any more
         labels = labels[weight[is_labelled] > 0]
         x, is_labelled, weight = (
             rows[weight > 0] for rows in (x, is_labelled, weight)
@@ -399,7 +398,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
         """A table in float64, images flattened; what comes later must look like what came to `fit`."""
-        table, came = flatten_images(X)
+        table, came = flatten_images(X, name)
         if not is_new:
             refuse_other_images(came, self.image_shape_, name)
         if name != "X":

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,36 @@ __all__ = ["Shape", "flatten_images", "refuse_other_images", "shape_to_keep"]
 Shape = tuple[int, ...]  # (channels, height, width)
 
 
-def flatten_images(X: Any) -> tuple[Any, Shape | None]:
+def flatten_images(X: Any, name: str = "X") -> tuple[Any, Shape | None]:
     """X as a table, and the shape of its images, if it holds some: (rows, height, width) or (rows, channels, height, width)."""
     X = checks.unwrap(X)
-    if isinstance(X, list | tuple) and X and getattr(X[0], "ndim", 1) > 1:
-        X = np.stack([np.asarray(image) for image in X])
+    if isinstance(X, list | tuple) and X and _is_image(X[0]):
+        each = [np.asarray(checks.unwrap(image)) for image in X]
+        if len(shapes := {image.shape for image in each}) > 1:
+            raise ValueError(
+                f"{name} holds images of different shapes, such as {sorted(shapes)[:2]}: bring them to one."
+            )
+        X = np.stack(each)
     if getattr(X, "ndim", 2) not in (3, 4):
         return X, None
     images = np.asarray(X)
-    return images.reshape(len(images), -1), (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
+    shape = (1, *images.shape[1:]) if images.ndim == 3 else images.shape[1:]
+    return images.reshape(len(images), math.prod(shape)), shape
+
+
+def _is_image(row: Any) -> bool:
+    try:
+        return np.ndim(row) > 1
+    except ValueError:  # rows within it are of different lengths
+        return False
 
 
 def shape_to_keep(came: Shape | None, given: Sequence[int] | None, n_columns: int) -> Shape | None:
     """The shape of the images that X holds, by itself or because the user says so; None for tables."""
-    wanted = None if given is None else tuple(int(size) for size in given)
-    if wanted is not None and (len(wanted) != 3 or min(wanted) < 1):
+    wanted = None if given is None else tuple(given)
+    if wanted is not None and (
+        len(wanted) != 3 or not all(isinstance(size, Integral) and size >= 1 for size in wanted)
+    ):
         raise ValueError(f"image_shape must be (channels, height, width), but {wanted} came.")
     if came is None:
         if wanted is not None and math.prod(wanted) != n_columns:

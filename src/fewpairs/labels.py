@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from fewpairs import checks
 
-__all__ = ["read_prior", "shrunk", "split_labels"]
+__all__ = ["is_gap", "read_prior", "shares_in_order", "shrunk", "split_labels"]
 
 # A Timestamp is a date too.
 KINDS: dict[str, Any] = {"words": str, "numbers": (Real, np.bool_), "dates": (datetime.date, np.datetime64)}
@@ -43,14 +43,21 @@ def split_labels(y: Any, unlabelled: Any) -> tuple[np.ndarray, np.ndarray]:
     if labels.dtype.kind == "O":  # what is left beside the gaps may be plain numbers or words
         labels = _of_one_kind(labels)
     if len(labels):
+        if labels.dtype.kind == "m":
+            raise ValueError(f"Labels must be {', '.join(KINDS)}, but lengths of time came. Give each class a word.")
         check_classification_targets(labels)
         _doubt_marker(labels, marker, is_text=values.dtype.kind == "U")
     return labels, is_labelled
 
 
+def is_gap(label: Any) -> bool:
+    """Whether this is None, or NaN of whatever kind."""
+    return bool(pd.api.types.is_scalar(label) and pd.isna(label))
+
+
 def _as_marker(unlabelled: Any) -> str | Real | None:
     """What stands for no label, beside None and NaN; None if nothing does."""
-    if pd.api.types.is_scalar(unlabelled) and pd.isna(unlabelled):
+    if is_gap(unlabelled):
         return None
     unlabelled = unlabelled.item() if isinstance(unlabelled, np.generic) else unlabelled
     if not isinstance(unlabelled, str | Real):
@@ -61,7 +68,7 @@ def _as_marker(unlabelled: Any) -> str | Real | None:
 def _as_values(y: Any) -> np.ndarray:
     """Labels and gaps as an array, in which numpy has made no words of gaps."""
     if isinstance(y, torch.Tensor):
-        return y.detach().cpu().numpy()
+        return checks.as_array(y)
     if isinstance(y, pd.Series | pd.DataFrame):
         return y.astype(object).to_numpy()  # nullable and categorical columns have gaps of their own kinds
     if isinstance(y, np.ma.MaskedArray):
@@ -79,6 +86,10 @@ def _of_one_kind(labels: np.ndarray) -> np.ndarray:
         if kind is None:
             raise ValueError(
                 f"Labels must be {', '.join(KINDS)}, but {label!r} came, of type {type(label).__name__}. Give each class a word."
+            )
+        if getattr(label, "tzinfo", None) is not None:
+            raise ValueError(
+                f"Dates must be without time zones, but {label!r} came. Convert them: series.dt.tz_convert(None)."
             )
         first.setdefault(kind, label)
     if len(first) > 1:
@@ -109,32 +120,51 @@ def read_prior(wanted: Any, classes: np.ndarray, counts: np.ndarray) -> np.ndarr
     if isinstance(wanted, str):
         uniform = np.full(len(counts), 1 / len(counts))
         return shrunk(counts, uniform) if wanted == "labelled" else uniform
-    wanted = wanted.to_dict() if isinstance(wanted, pd.Series) else wanted
-    if isinstance(wanted, Mapping):
-        strange = [name for name in wanted if name not in set(classes.tolist())]
-        if strange:
-            raise ValueError(
-                f"class_prior names {strange}, but the labelled rows hold {len(counts)} classes, {classes.tolist()}: at least "
-                "one labelled row of each class is needed."
-            )
-    given = [wanted.get(label, math.nan) for label in classes.tolist()] if isinstance(wanted, Mapping) else wanted
+    shares = shares_in_order(wanted, classes)
     try:
-        prior = np.asarray(given, dtype=np.float64)
+        prior = np.asarray(shares, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"class_prior must hold numbers, one for each of {classes.tolist()}: {error}.") from error
+        raise ValueError(f"class_prior must hold numbers, one for each of {_names(classes)}: {error}.") from error
     if prior.shape != counts.shape:
         raise ValueError(
             f"class_prior has {prior.size} numbers, but the labelled rows hold {len(counts)} classes, "
-            f"{classes.tolist()}: one number for each is needed, and at least one labelled row of each class."
+            f"{_names(classes)}: one number for each is needed, and at least one labelled row of each class."
         )
     if not (np.isfinite(prior).all() and (prior > 0).all()):
-        raise ValueError(f"class_prior must hold a positive number for each of {classes.tolist()}, but {wanted} came.")
+        raise ValueError(f"class_prior must hold a positive number for each of {_names(classes)}, but {wanted} came.")
     prior = prior / prior.sum()
     if prior.min() < LEAST_SHARE:
         raise ValueError(
-            f"class_prior gives {classes.tolist()[prior.argmin()]!r} a part of {prior.min():.1g}; {LEAST_SHARE:.0e} is the least."
+            f"class_prior gives {_names(classes)[prior.argmin()]!r} a part of {prior.min():.1g}; {LEAST_SHARE:.0e} is the least."
         )
     return prior
+
+
+def shares_in_order(wanted: Any, classes: np.ndarray) -> Any:
+    """What was given as shares, one for each class in their order, if it was given by name; as it came if not."""
+    if isinstance(wanted, torch.Tensor):
+        return checks.as_array(wanted)
+    if isinstance(wanted, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(wanted), math.nan, wanted.data)
+    if not isinstance(wanted, Mapping | pd.Series):
+        return wanted
+    names, known = _names(list(wanted.keys())), _names(classes)
+    strange = [name for name in names if name not in known]
+    if strange or len(set(names)) < len(names):
+        what = f"names {strange}" if strange else f"names a class twice: {names}"
+        raise ValueError(
+            f"class_prior {what}, but the labelled rows hold {len(known)} classes, {known}: at least one labelled row of each "
+            "class is needed, and one share."
+        )
+    share = dict(zip(names, (wanted.array if isinstance(wanted, pd.Series) else wanted.values()), strict=True))
+    return [share.get(name, math.nan) for name in known]
+
+
+def _names(labels: Any) -> list[Any]:
+    """What classes are called: words and numbers as they are, and the same date alike whatever held it."""
+    plain = labels if isinstance(labels, list) or labels.dtype.kind == "M" else labels.tolist()
+    is_date = KINDS["dates"]
+    return [pd.Timestamp(label).to_pydatetime(warn=False) if isinstance(label, is_date) else label for label in plain]
 
 
 def shrunk(counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:

@@ -228,7 +228,7 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
     if behind:
         texts.append(
             f"{where}, the paper's loss: behind {SUPERVISED} in {sum(loss > 0 for loss in behind)} of {len(behind)} places, by "
-            f"{100 * min(behind):.1f} to {100 * max(behind):.1f} points (one seed)."
+            f"{100 * min(behind):.1f} to {100 * max(behind):.1f} points, over the one seed that it has."
         )
     return texts
 
@@ -251,8 +251,9 @@ HOW_SHOWN = (
     "labelled rows alone."
 )
 HOW_MEASURED = (
-    "Mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two standard errors over "
-    "the same seeds. All networks have default settings: they are ensembles of five perceptrons, or of three convolutional "
+    "Tables of one measure: mean ± standard deviation over seeds, on all test images; bold: best, or not behind the best by two "
+    "standard errors over the same seeds. Gains and what is behind by how much: mean difference ± its standard error, over the "
+    "same seeds. All networks have default settings: they are ensembles of five perceptrons, or of three convolutional "
     "networks. With a hundred labels or more, each member leaves out its part of them to judge by, and those that need not be "
     "stopped early are then learnt anew from all of them. The paper's loss has the paper's networks, with label embeddings; "
     "with fewer than a hundred labels there are none to stop it by before it has gone too far. "
