@@ -163,7 +163,7 @@ def test_fresh_weights_leave_the_users_network_alone() -> None:
         (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), "BatchNorm1d.*LayerNorm"),
         (nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 3)), "Dropout.*smoothing="),
         (nn.Linear(5, 3), "rows of 4 numbers"),
-        (nn.Linear(4, 2), r"each of 3 classes, but 2 rows gave \(2, 2\)"),
+        (nn.Linear(4, 2), r"each of 3 classes, but 256 rows gave \(256, 2\)"),
         (nn.Flatten(), "no parameters"),
     ],
 )
