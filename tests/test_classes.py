@@ -169,7 +169,7 @@ def test_fresh_weights_leave_the_users_network_alone() -> None:
 )
 def test_unfit_networks_are_refused(network: nn.Module, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        refuse_unfit(network, 4, 3)
+        refuse_unfit(network, torch.ones(5, 4), 3)
 
 
 def test_tiny_images_are_refused() -> None:

@@ -255,7 +255,9 @@ def test_images_come_in_their_own_shapes() -> None:
     assert nn.Conv2d not in kinds[0] and nn.Conv2d in kinds[1]  # "auto" begins to convolve at 16 × 16 pixels
     with pytest.raises(ValueError, match=r"\(1, 4, 16\), but \(1, 8, 8\) or flattened ones were expected"):
         grey.predict(X.reshape(-1, 4, 16))
-    assert np.array_equal(grey.predict_proba(list(X.reshape(-1, 8, 8))), flat.predict_proba(X))
+    images = X.reshape(-1, 8, 8)
+    for same in (list(images), images.tolist(), [torch.from_numpy(image) for image in images]):
+        assert np.array_equal(grey.predict_proba(same), flat.predict_proba(X))
 
 
 @pytest.mark.parametrize(

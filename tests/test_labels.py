@@ -55,6 +55,7 @@ def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
         (lambda y: pd.Series([pd.NA if k < 0 else "abc"[k] for k in y], dtype="string"), ["a", "b", "c"]),
         (lambda y: pd.Series([pd.NA if k < 0 else k for k in y], dtype="Int64"), [0, 1, 2]),
         (lambda y: pd.Series([pd.NA if k < 0 else k == 1 for k in y], dtype="boolean"), [False, True]),
+        (lambda y: torch.from_numpy(y).bfloat16(), [0.0, 1.0, 2.0]),
         (lambda y: np.ma.masked_array(y, y < 0), [0, 1, 2]),
         (lambda y: pd.Series([None if k < 0 else pd.Timestamp(DAYS[k]) for k in y]), DAYS),
         (lambda y: [None if k < 0 else DAYS[k] for k in y], DAYS),
@@ -62,7 +63,18 @@ def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
     ],
     ids=[
         *("int", "float", "nan", "text", "list", "series", "category", "bool", "tensor", "objects"),
-        *("list-nan", "list-1", "NA-words", "NA-ints", "NA-bools", "masked", "series-dates", "dates", "numpy-dates"),
+        *(
+            "list-nan",
+            "list-1",
+            "NA-words",
+            "NA-ints",
+            "NA-bools",
+            "bfloat16",
+            "masked",
+            "series-dates",
+            "dates",
+            "numpy-dates",
+        ),
     ],
 )
 def test_labels_of_every_kind(as_labels, classes) -> None:
@@ -122,6 +134,14 @@ def test_the_scale_of_weights_is_nothing() -> None:
     for other in models[1:]:
         assert np.array_equal(other.class_prior_, models[0].class_prior_)
         assert np.array_equal(other.predict_proba(X), models[0].predict_proba(X))
+
+
+def test_a_heavy_row_is_one_row() -> None:
+    """Twelve labels of which one weighs a thousand say as little about the shares of classes as one label does."""
+    X, _, labels = blobs()
+    weight = np.where(np.arange(120) == 0, 1000.0, 1.0)
+    prior = SemiSupervisedClassifier(**QUICK).fit(X, labels, weight).class_prior_
+    np.testing.assert_allclose(prior, 1 / 3, atol=0.05)  # were it a thousand rows, nearly all would be of its class
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "us", "ns", None])

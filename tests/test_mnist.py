@@ -56,7 +56,8 @@ def test_a_part_of_a_study_is_compared_seed_by_seed() -> None:
     ours, alone = (plan.of(grid, method, "mlp", 50, 500) for method in (BOUNDED, SUPERVISED))
     known = [(ours[0], 0.9), (ours[1], 0.8), (alone[1], 0.5), (alone[2], 0.1)]
     numbers = _Numbers(plan, Outcomes({fit.key: {"accuracy": accuracy} for fit, accuracy in known}))
-    gain, error = numbers.gain("accuracy", grid, SUPERVISED, "mlp", 50, 500)
+    (cell, (gain, error)), *others = numbers.gains("accuracy", grid, SUPERVISED, "mlp").items()
+    assert cell == (50, 500) and not others
     assert gain == pytest.approx(0.3) and np.isnan(error)  # seed 1 alone has both
     assert numbers.of("accuracy", grid, BOUNDED, "mlp", 50, 500) == [0.9, 0.8]
 

@@ -13,9 +13,10 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from fewpairs.nn import ACTIVATIONS, make_mlp
 
-__all__ = ["make_cnn", "make_mlp_classifier", "refuse_unfit", "reset"]
+__all__ = ["MANY_ROWS", "make_cnn", "make_mlp_classifier", "refuse_unfit", "reset"]
 
 CNN_FEATURES = 128
+MANY_ROWS = 256  # at which a network that draws at random does not give the same answer twice by chance
 
 
 def make_mlp_classifier(
@@ -96,39 +97,28 @@ def reset(network: nn.Module) -> nn.Module:
     return network
 
 
-def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
-    """An error if the user's network cannot be one of a population of classifiers."""
-    for layer in network.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
-            raise ValueError(
-                f"network has a {type(layer).__name__}, and networks that are trained together can neither keep statistics of "
-                "batches nor draw at random. Use LayerNorm or GroupNorm, and smoothing= in place of dropout."
-            )
-    parameter = next(network.parameters(), None)
-    if parameter is None:
-        raise ValueError("network has no parameters: there is nothing to learn.")
-    if len(list(network.named_parameters(remove_duplicate=False))) > len(list(network.parameters())):
-        raise ValueError(
-            "network has a layer or a parameter in two places, which networks that are trained together cannot share. Give each "
-            "place one of its own."
-        )
-    if frozen := [name for name, one in network.named_parameters() if not one.requires_grad]:
-        raise ValueError(
-            f"network has parameters that want no gradient ({', '.join(frozen[:3])}), but all layers are drawn afresh and "
-            "learnt for each member. To build on a network that is known, pass what it makes of the rows as X."
-        )
-    # As many rows as do not agree by chance, and numbers as scaled x's have them.
-    rows = torch.linspace(-2, 2, 256 * dim_x, dtype=parameter.dtype, device=parameter.device).reshape(256, dim_x)
+def refuse_unfit(network: nn.Module, x: Tensor, n_classes: int) -> None:
+    """An error if the user's network cannot be one of a population of classifiers: by what it is made of, by what it makes of
+    rows, and by what it makes of them beside another of its kind.
+
+    Arguments:
+        x: Some of the rows that it is to learn from, (rows, dim_x).
+    """
+    parameter = _refuse_layers(network)
+    rows = x.to(parameter)
+    rows = rows.repeat(-(-MANY_ROWS // len(rows)), 1)[:MANY_ROWS]
     trained, given = copy.deepcopy(network).train(), rows.clone()
     try:
         came = trained(given)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
-            f"network must take rows of {dim_x} numbers (images come flattened: begin with nn.Unflatten). It said: {error}"
+            f"network must take rows of {rows.shape[1]} numbers (images come flattened: begin with nn.Unflatten): {error}"
         ) from error
     shape = tuple(came.shape) if isinstance(came, Tensor) else type(came).__name__
-    if shape != (256, n_classes):
-        raise ValueError(f"network must give one number for each of {n_classes} classes, but 256 rows gave {shape}.")
+    if shape != (MANY_ROWS, n_classes):
+        raise ValueError(
+            f"network must give one number for each of {n_classes} classes, but {MANY_ROWS} rows gave {shape}."
+        )
     if not torch.equal(given, rows):
         raise ValueError(
             "network changes the rows it is given in place, and other networks get the same ones. Copy them."
@@ -138,7 +128,7 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
             "network gives numbers without a gradient: there is no way to learn. Leave out detach and no_grad."
         )
     if not torch.isfinite(came).all():
-        raise ValueError("network gives NaN or infinity for rows between -2 and 2, which is where scaled x's are.")
+        raise ValueError("network gives NaN or infinity for rows of X, as they are once scaled (see scale).")
     if not torch.equal(came, trained(rows)):
         raise ValueError(
             "network gives two answers for the same rows: networks that are trained together can neither draw at random nor "
@@ -155,3 +145,27 @@ def refuse_unfit(network: nn.Module, dim_x: int, n_classes: int) -> None:
             "network cannot be trained beside others of its kind by torch.vmap, which knows no ifs on numbers, no .item(), no "
             f"x[x > 0], and no recurrent layers. It said: {error}"
         ) from error
+
+
+def _refuse_layers(network: nn.Module) -> nn.Parameter:
+    """An error if the network is made of what cannot be learnt beside others; the first of its parameters if not."""
+    for layer in network.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+            raise ValueError(
+                f"network has a {type(layer).__name__}, and networks that are trained together can neither keep statistics of "
+                "batches nor draw at random. Use LayerNorm or GroupNorm, and smoothing= in place of dropout."
+            )
+    parameters = list(network.parameters())
+    if not parameters:
+        raise ValueError("network has no parameters: there is nothing to learn.")
+    if len(list(network.named_parameters(remove_duplicate=False))) > len(parameters):
+        raise ValueError(
+            "network has a layer or a parameter in two places, which networks that are trained together cannot share. Give each "
+            "place one of its own."
+        )
+    if frozen := [name for name, one in network.named_parameters() if not one.requires_grad]:
+        raise ValueError(
+            f"network has parameters that want no gradient ({', '.join(frozen[:3])}), but all layers are drawn afresh and "
+            "learnt for each member. To build on a network that is known, pass what it makes of the rows as X."
+        )
+    return parameters[0]

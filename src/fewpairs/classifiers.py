@@ -25,7 +25,7 @@ from fewpairs import checks
 from fewpairs.choice import LEAST_STEPS, Choice, choose
 from fewpairs.class_defaults import LEAST_TO_HOLD_OUT, Pace, usual_decisiveness, usual_pace, usual_radii
 from fewpairs.class_makers import ClassMaker, Silent, cut_by_class
-from fewpairs.class_networks import make_cnn, make_mlp_classifier, refuse_unfit, reset
+from fewpairs.class_networks import MANY_ROWS, make_cnn, make_mlp_classifier, refuse_unfit, reset
 from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
 from fewpairs.data import Samples, Scaler
 from fewpairs.faces import as_device
@@ -461,7 +461,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
                 raise ValueError(
                     'label_embedding is for network="mlp" and "cnn"; a network of your own has its own head.'
                 )
-            refuse_unfit(self.network, self.n_features_in_, len(self.classes_))
+            refuse_unfit(self.network, samples.source[:MANY_ROWS], len(self.classes_))
         samples = samples.to(device)
         pace, radii = self._pace(), usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
         n_members = pace.n_members

@@ -19,18 +19,7 @@ from fewpairs.classifiers import SemiSupervisedClassifier
 from fewpairs.experiments.cells import Cell, Store
 from fewpairs.real_data import ImageData, load_fashion_mnist, load_mnist, make_glyphs
 
-__all__ = [
-    "BOUNDED",
-    "FAST",
-    "FULL",
-    "LEAST_TO_BEGIN_WITH",
-    "METHODS",
-    "TINY",
-    "Fit",
-    "Grid",
-    "Images",
-    "Plan",
-]
+__all__ = ["BOUNDED", "FAST", "FULL", "LEAST_TO_BEGIN_WITH", "METHODS", "TINY", "Fit", "Grid", "Images", "Plan"]
 
 BOUNDED, SUPERVISED, PAPER = "bounded (marginal), the default", "labelled rows alone", "the paper's loss"
 SELF_TRAINING, SPREADING = "self-training", "label spreading"

@@ -51,20 +51,18 @@ class _Numbers:
         methods = [method for method in METHODS if method != SPREADING]
         return any(self.of("accuracy", grid, method, network, *cell) for method in methods for cell in _cells(grid))
 
-    def gain(self, measure: str, grid: Grid, rival: str, *where: Any, method: str = BOUNDED) -> tuple[float, float]:
-        """How much more of it a method has than a rival, over the seeds that both have, and the standard error; NaN if there are
-        none."""
-        ours, theirs = (self._by_seed(measure, grid, one, *where) for one in (method, rival))
-        both = [seed for seed in ours if seed in theirs]
-        return gain_over([ours[seed] for seed in both], [theirs[seed] for seed in both])
-
     def gains(
         self, measure: str, grid: Grid, rival: str, network: str, least_labelled: int = 0, method: str = BOUNDED
     ) -> dict[tuple[int, int], tuple[float, float]]:
-        """The gains over a rival by labelled and unlabelled rows, wherever both have been run."""
-        cells = [cell for cell in _cells(grid) if cell[0] >= least_labelled]
-        found = {cell: self.gain(measure, grid, rival, network, *cell, method=method) for cell in cells}
-        return {cell: gain for cell, gain in found.items() if not math.isnan(gain[0])}
+        """How much more of it a method has than a rival, and the standard error, over the seeds that both have; by labelled and
+        unlabelled rows, wherever there is such a seed."""
+        found = {}
+        for cell in _cells(grid):
+            ours, theirs = (self._by_seed(measure, grid, one, network, *cell) for one in (method, rival))
+            both = [seed for seed in ours if seed in theirs]
+            if both and cell[0] >= least_labelled:
+                found[cell] = gain_over([ours[seed] for seed in both], [theirs[seed] for seed in both])
+        return found
 
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
@@ -243,8 +241,8 @@ WHAT = (
     "scikit-learn's label spreading and self-training."
 )
 HOW_COUNTED = (
-    "In brackets: in how many places of the grid of labelled and unlabelled rows it is ahead. Rivals are compared with from "
-    f"{LEAST_TO_BEGIN_WITH} labels on."
+    "What the default gains over others where it gains least; in brackets, in how many places of the grid of labelled and "
+    f"unlabelled rows it is ahead. Rivals are compared with from {LEAST_TO_BEGIN_WITH} labels on."
 )
 HOW_SHOWN = (
     "Accuracy in percent by labelled and unlabelled rows, {network}, mean over seeds. No unlabelled rows: the same network on "
