@@ -21,7 +21,7 @@ from rich.table import Table
 
 import fewpairs
 from fewpairs import MixtureTranslator
-from fewpairs.datasets import Clusters, Problem, SwissRoll
+from fewpairs.datasets.made import Clusters, Problem, SwissRoll
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "swiss-roll": SwissRoll,

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from fewpairs import MixtureTranslator
-from fewpairs.files import write_atomically
+from fewpairs.data.files import write_atomically
 
 N_FRESH = 1000
 ALLOWED = 0.05  # nats

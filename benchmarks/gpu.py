@@ -15,16 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 import fewpairs
-from fewpairs import MixtureTranslator, objectives
-from fewpairs.costs import SlopeCost
-from fewpairs.data import Samples
-from fewpairs.datasets import SwissRoll
-from fewpairs.folds import Folds
-from fewpairs.plans import MixturePlan
-from fewpairs.populations import Population
-from fewpairs.smoothing import NoiseSmoothing
-from fewpairs.starts import fit_mixture
-from fewpairs.training import Settings, train
+from fewpairs import MixtureTranslator
+from fewpairs.data.folds import Folds
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import SwissRoll
+from fewpairs.plans.costs import SlopeCost
+from fewpairs.plans.initial import fit_mixture
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.training import objectives
+from fewpairs.training.loop import Settings, train
+from fewpairs.training.populations import Population
+from fewpairs.training.smoothing import NoiseSmoothing
 
 N_STEPS = 300
 

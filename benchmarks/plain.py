@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from fewpairs.data import Samples
-from fewpairs.plans import MixturePlan
+from fewpairs.data.samples import Samples
+from fewpairs.plans.mixture import MixturePlan
 
 
 def log_partition(plan: MixturePlan, x: Tensor) -> Tensor:

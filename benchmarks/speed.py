@@ -22,12 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 import fewpairs
-from fewpairs import MixtureTranslator, objectives
-from fewpairs.costs import SlopeCost
-from fewpairs.data import Samples
-from fewpairs.datasets import SwissRoll
-from fewpairs.plans import MixturePlan
-from fewpairs.potentials import MixturePotential
+from fewpairs import MixtureTranslator
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import SwissRoll
+from fewpairs.plans.costs import SlopeCost
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.plans.potentials import MixturePotential
+from fewpairs.training import objectives
 
 # rows, atoms N, slopes M, dimensions D, and whether the gradient is taken too
 SIZES = [(1024, 50, 25, 2, True), (4096, 10, 1, 94, True), (1024, 64, 16, 64, True), (1024, 64, 16, 512, False)]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fewpairs.costs import SlopeCost
-from fewpairs.plans import MixturePlan
-from fewpairs.potentials import ATOMS, MixturePotential
+from fewpairs.plans.costs import SlopeCost
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.plans.potentials import ATOMS, MixturePotential
 
 torch.set_num_threads(1)  # two test processes share two cores
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-from fewpairs.plans import MixturePlan
+from fewpairs.plans.mixture import MixturePlan
 
 
 def full_covariances(plan: MixturePlan) -> Tensor:

@@ -10,9 +10,10 @@ from sklearn.base import clone
 from torch import nn
 
 from fewpairs.baselines import CGMM, CGMMSS, REGISTRY, Baseline, DensityBaseline, Regression
-from fewpairs.data import Samples
-from fewpairs.datasets import LinearGaussian, TwoBranches
-from fewpairs.loops import Loop, deal, hold_out
+from fewpairs.data.folds import hold_out
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import LinearGaussian, TwoBranches
+from fewpairs.training.loops import Loop, deal
 
 QUICK = {"max_steps": 20, "random_state": 0, "verbose": False}
 

@@ -11,7 +11,7 @@ from fewpairs import metrics
 from fewpairs.baselines import Baseline, Regression
 from fewpairs.baselines.gans import CGAN, UGAN, logistic_error
 from fewpairs.baselines.gnot import GNOT
-from fewpairs.datasets import LinearGaussian, TranslationData, TwoBranches
+from fewpairs.datasets.made import LinearGaussian, TranslationData, TwoBranches
 
 ALL = (CGAN, UGAN, GNOT)
 SMALL: dict[str, Any] = {"hidden": (64, 64), "random_state": 0, "verbose": False}

@@ -9,8 +9,8 @@ import torch
 
 from fewpairs import metrics
 from fewpairs.baselines.condnf import CondNF, CondNFSS, log_marginal
-from fewpairs.data import Samples
-from fewpairs.datasets import LinearGaussian, TwoBranches
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import LinearGaussian, TwoBranches
 
 pytest.importorskip("zuko")
 

@@ -12,9 +12,9 @@ from sklearn.utils import check_random_state
 from fewpairs import metrics
 from fewpairs.baselines import otcs
 from fewpairs.baselines.otcs import OTCS, jensen_shannon, relation, transport_plan
-from fewpairs.data import Samples
-from fewpairs.datasets import LinearGaussian
-from fewpairs.loops import hold_out
+from fewpairs.data.folds import hold_out
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import LinearGaussian
 
 QUICK = {"max_steps": 20, "random_state": 0, "verbose": False}
 TURN = torch.tensor([[0.0, -1.0], [1.0, 0.0]])  # a quarter to the left: distances to x say nothing about y

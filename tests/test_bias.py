@@ -9,12 +9,13 @@ import torch
 from conftest import FIXED, make_plan
 from torch import nn
 
-from fewpairs import MixtureTranslator, load, objectives
-from fewpairs.bias import find_coverage, look_for_bias, temper
-from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
-from fewpairs.data import Samples
-from fewpairs.datasets import LinearGaussian
-from fewpairs.ratios import effective_size
+from fewpairs import MixtureTranslator, load
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import LinearGaussian
+from fewpairs.plans.classes import ClassCost, ClassPlan, ClassPotential
+from fewpairs.shift.bias import find_coverage, look_for_bias, temper
+from fewpairs.shift.ratios import effective_size
+from fewpairs.training import objectives
 
 QUICK = {**FIXED, "max_steps": 30}
 PROBLEM = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(0.0, 0.0), covariance=((0.5, 0.0), (0.0, 0.25)))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fewpairs
-from fewpairs.experiments.cells import Cell, Outcomes, Store, run_cells
+from fewpairs.studies.cells import Cell, Outcomes, Store, run_cells
 
 
 @dataclass(frozen=True)

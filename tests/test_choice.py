@@ -11,14 +11,15 @@ import pytest
 import torch
 from conftest import FIXED, make_plan
 
-from fewpairs import MixtureTranslator, choice
-from fewpairs.choice import IGNORE_X_PAIRS, RUNGS
-from fewpairs.data import Samples
-from fewpairs.datasets import TwoBranches
-from fewpairs.folds import Folds
-from fewpairs.makers import Candidate, Clock, MixtureMaker, Trial
-from fewpairs.populations import Population
-from fewpairs.training import Outcome, Settings
+from fewpairs import MixtureTranslator
+from fewpairs.data.folds import Folds
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import TwoBranches
+from fewpairs.selection import choice
+from fewpairs.selection.choice import IGNORE_X_PAIRS, RUNGS
+from fewpairs.selection.makers import Candidate, Clock, MixtureMaker, Trial
+from fewpairs.training.loop import Outcome, Settings
+from fewpairs.training.populations import Population
 
 CANDIDATE = Candidate(
     objective="marginal",

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from fewpairs import objectives
-from fewpairs.class_makers import cut_by_class
-from fewpairs.class_networks import make_cnn, make_mlp_classifier, refuse_unfit, reset
-from fewpairs.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, decisive_marginal
-from fewpairs.data import Samples
-from fewpairs.populations import Population
-from fewpairs.smoothing import AdversarialSmoothing
+from fewpairs.data.samples import Samples
+from fewpairs.networks.classifiers import make_cnn, make_mlp_classifier, refuse_unfit, reset
+from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
+from fewpairs.selection.class_makers import cut_by_class
+from fewpairs.training import objectives
+from fewpairs.training.objectives import decisive_marginal
+from fewpairs.training.populations import Population
+from fewpairs.training.smoothing import AdversarialSmoothing
 
 PRIOR = torch.tensor([0.5, 0.3, 0.2]).double()
 

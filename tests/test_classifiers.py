@@ -18,11 +18,12 @@ from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from fewpairs import SemiSupervisedClassifier, classifiers, load
-from fewpairs.class_defaults import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, usual_decisiveness
-from fewpairs.class_makers import ClassMaker, Silent
-from fewpairs.makers import Candidate, Trial
-from fewpairs.training import Outcome
+from fewpairs import SemiSupervisedClassifier, load
+from fewpairs.estimators import classifier as classifiers
+from fewpairs.estimators.class_defaults import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, usual_decisiveness
+from fewpairs.selection.class_makers import ClassMaker, Silent
+from fewpairs.selection.makers import Candidate, Trial
+from fewpairs.training.loop import Outcome
 
 DATA = {"X", "y", "X_unpaired"}
 

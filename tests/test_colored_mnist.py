@@ -8,9 +8,10 @@ import pytest
 from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from typer.testing import CliRunner
 
-from fewpairs.cli import app
-from fewpairs.experiments.cells import Outcomes, run_study
-from fewpairs.experiments.colored_mnist import (
+from fewpairs.cli.app import app
+from fewpairs.datasets.real import color_digits, hues_of, make_glyphs
+from fewpairs.studies.cells import Outcomes, run_study
+from fewpairs.studies.colored_mnist.fits import (
     COMPONENTS,
     METHODS,
     TINY,
@@ -19,7 +20,6 @@ from fewpairs.experiments.colored_mnist import (
     draw_colored,
     make_neural,
 )
-from fewpairs.real_data import color_digits, hues_of, make_glyphs
 
 DIGITS = make_glyphs(300, seed=1)
 

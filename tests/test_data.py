@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fewpairs import split_frame
-from fewpairs.data import Samples, Scaler
+from fewpairs.data.samples import Samples
+from fewpairs.data.scaling import Scaler
 
 
 def make_samples(n_pairs: int = 20, n_source: int = 30, n_target: int = 50) -> Samples:

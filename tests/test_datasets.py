@@ -5,7 +5,7 @@ import ot
 import pytest
 import torch
 
-from fewpairs.datasets import AnalyticSwissRoll, Clusters, LinearGaussian, SwissRoll, TwoBranches, sinkhorn_plans
+from fewpairs.datasets.made import AnalyticSwissRoll, Clusters, LinearGaussian, SwissRoll, TwoBranches, sinkhorn_plans
 
 EXACT = {
     "analytic": AnalyticSwissRoll(),

@@ -3,8 +3,8 @@
 from typer.testing import CliRunner
 
 import fewpairs
-from fewpairs.cli import app
-from fewpairs.demo import run_demo
+from fewpairs.cli.app import app
+from fewpairs.studies.demo import run_demo
 
 
 def test_the_demo_writes_a_page_with_every_method(tmp_path) -> None:

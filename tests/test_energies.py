@@ -11,8 +11,8 @@ import torch
 from conftest import make_plan
 from reference import grid
 
-from fewpairs.data import Samples
-from fewpairs.energies import (
+from fewpairs.data.samples import Samples
+from fewpairs.energies.energy import (
     CorrectedPlan,
     Energy,
     InformedCost,
@@ -24,7 +24,7 @@ from fewpairs.energies import (
     normalise_spectrally,
     refuse_unfit_energy,
 )
-from fewpairs.neural_training import (
+from fewpairs.energies.learning import (
     ANCHOR,
     LOOK_AHEAD,
     N_AVERAGED,
@@ -34,8 +34,8 @@ from fewpairs.neural_training import (
     draw_afresh,
     draw_negatives,
 )
-from fewpairs.plans import EnsemblePlan
-from fewpairs.samplers import Chains, Langevin
+from fewpairs.energies.samplers import Chains, Langevin
+from fewpairs.plans.mixture import EnsemblePlan
 
 RADIUS, POINTS = 12.0, 4001  # of quadratures in one dimension; the plans are within ±6
 

@@ -148,7 +148,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted: MixtureTranslator, 
     before = fitted.predict(FRAME)
     with pytest.raises(ValueError, match="sample_weight"):
         fitted.fit(X[:, :2], Y[:, 0], np.ones(3))
-    monkeypatch.setattr("fewpairs.makers.fit_mixture", interrupt)
+    monkeypatch.setattr("fewpairs.selection.makers.fit_mixture", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fitted.fit(100 * X + 7, Y)
     assert np.array_equal(fitted.predict(FRAME), before)

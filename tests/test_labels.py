@@ -9,7 +9,7 @@ import torch
 from conftest import QUICK, blobs
 
 from fewpairs import SemiSupervisedClassifier, load
-from fewpairs.labels import shrunk
+from fewpairs.data.labels import shrunk
 
 DAYS = [datetime(2020, 1, 1), datetime(2020, 5, 1), datetime(2021, 1, 1, 12)]
 

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import multivariate_normal
 
 from fewpairs import MixtureTranslator
-from fewpairs.datasets import LinearGaussian
-from fewpairs.linear import RIDGES, fit_linear
+from fewpairs.datasets.made import LinearGaussian
+from fewpairs.plans.linear import RIDGES, fit_linear
 
 PROBLEM = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(0.3, -0.2), covariance=((0.5, 0.3), (0.3, 0.25)))
 

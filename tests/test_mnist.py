@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fewpairs.studies.mnist import page as mnist_page
 from typer.testing import CliRunner
 
-from fewpairs.cli import app
-from fewpairs.experiments import mnist_page
-from fewpairs.experiments.cells import Outcomes, run_study
-from fewpairs.experiments.mnist import (
+from fewpairs.cli.app import app
+from fewpairs.studies.cells import Outcomes, run_study
+from fewpairs.studies.mnist.fits import (
     BOUNDED,
     FULL,
     METHODS,
@@ -24,7 +24,7 @@ from fewpairs.experiments.mnist import (
     Images,
     Plan,
 )
-from fewpairs.experiments.mnist_page import _Numbers
+from fewpairs.studies.mnist.page import _Numbers
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from fewpairs import MixtureTranslator, NeuralTranslator, load
-from fewpairs.data import Samples
-from fewpairs.datasets import LinearGaussian, TwoBranches
-from fewpairs.energies import Energy, MapCost
-from fewpairs.folds import row_keys
-from fewpairs.likelihoods import anneal, integrate
-from fewpairs.loops import Loop
-from fewpairs.samplers import AdjustedLangevin, Langevin
+from fewpairs.data.folds import row_keys
+from fewpairs.data.samples import Samples
+from fewpairs.datasets.made import LinearGaussian, TwoBranches
+from fewpairs.energies.energy import Energy, MapCost
+from fewpairs.energies.normalisers import anneal, integrate
+from fewpairs.energies.samplers import AdjustedLangevin, Langevin
+from fewpairs.training.loops import Loop
 
 DATA = TwoBranches().draw(n_pairs=60, n_source=100, n_target=100, seed=0)
 UNPAIRED = {"X_unpaired": DATA.X_unpaired, "Y_unpaired": DATA.Y_unpaired}
@@ -392,7 +392,7 @@ class _Steep(nn.Module):
 def test_kept_networks_keep_their_step_size(monkeypatch) -> None:
     """Every look is worse than the first: its networks are kept, and the step size that chains had there, not at the end."""
     scores = iter(range(100))
-    monkeypatch.setattr("fewpairs.neural_training.Contrast.judge", lambda self: float(next(scores)))
+    monkeypatch.setattr("fewpairs.energies.learning.Contrast.judge", lambda self: float(next(scores)))
     model = fit(**{**FREE, "sampling_steps": 1})
     sizes = model.history_["step_size"]
     assert len(set(sizes)) == 5 and model.n_steps_ == 1
@@ -551,7 +551,7 @@ def test_means_ask_the_map_about_each_image_once(monkeypatch) -> None:
         return forward(self, x)
 
     monkeypatch.setattr(Colours, "forward", count)
-    monkeypatch.setattr("fewpairs.neural_answers.MOST_NUMBERS", 3 * 256 * 48)
+    monkeypatch.setattr("fewpairs.estimators.neural_answers.MOST_NUMBERS", 3 * 256 * 48)
     assert np.allclose(
         model.predict(images(7)), whole, atol=0.01
     )  # chains as cold as these have all but found the least u
@@ -569,7 +569,7 @@ def test_training_that_drifts_is_warned_of() -> None:
 
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch) -> None:
-    from fewpairs.neural_training import Contrast
+    from fewpairs.energies.learning import Contrast
 
     step, count = Contrast.step, []
 

@@ -5,9 +5,9 @@ import torch
 from conftest import make_plan
 from test_plans import tilt
 
-from fewpairs.data import Samples
-from fewpairs.objectives import inverse_eot, marginal, supervised
-from fewpairs.plans import MixturePlan
+from fewpairs.data.samples import Samples
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.training.objectives import inverse_eot, marginal, supervised
 
 OBJECTIVES = {"supervised": supervised, "inverse_eot": inverse_eot, "marginal": marginal}
 

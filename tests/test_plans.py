@@ -8,9 +8,9 @@ import torch
 from conftest import make_plan
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-from fewpairs import conditionals
-from fewpairs.plans import EnsemblePlan, MixturePlan
-from fewpairs.potentials import FullAtoms
+from fewpairs.plans import conditionals
+from fewpairs.plans.mixture import EnsemblePlan, MixturePlan
+from fewpairs.plans.potentials import FullAtoms
 
 
 def tilt(plan: MixturePlan, t: torch.Tensor) -> MixturePlan:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from conftest import make_plan
 
-from fewpairs.class_networks import make_cnn
-from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
-from fewpairs.data import Samples
-from fewpairs.objectives import inverse_eot, marginal, supervised
-from fewpairs.plans import MixturePlan
-from fewpairs.populations import Population
+from fewpairs.data.samples import Samples
+from fewpairs.networks.classifiers import make_cnn
+from fewpairs.plans.classes import ClassCost, ClassPlan, ClassPotential
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.training.objectives import inverse_eot, marginal, supervised
+from fewpairs.training.populations import Population
 
 N_MEMBERS = 3
 

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from fewpairs import products
-from fewpairs.potentials import DiagonalAtoms, FullAtoms
-from fewpairs.products import logsumexp_product, logsumexp_quadratic, with_one
+from fewpairs.plans import products
+from fewpairs.plans.potentials import DiagonalAtoms, FullAtoms
+from fewpairs.plans.products import logsumexp_product, logsumexp_quadratic, with_one
 
 FEATURES = {"with one": (with_one, 5), "diagonal": (DiagonalAtoms.features, 9), "full": (FullAtoms.features, 21)}
 

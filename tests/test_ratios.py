@@ -8,7 +8,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 
-from fewpairs.ratios import compare_samples, estimate_density_ratio
+from fewpairs.shift.ratios import compare_samples, estimate_density_ratio
 
 
 def two_gaussians(

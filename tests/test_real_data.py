@@ -13,10 +13,10 @@ import pytest
 from scipy.io import netcdf_file
 from sklearn.neighbors import KNeighborsClassifier
 
-from fewpairs import fetch as fetch_room
-from fewpairs import real_data
-from fewpairs.fetch import Package
-from fewpairs.real_data import Source, load_fashion_mnist, load_mnist, make_glyphs, parse_idx, parse_sea_climate
+from fewpairs.datasets import fetch as fetch_room
+from fewpairs.datasets import real as real_data
+from fewpairs.datasets.fetch import Package
+from fewpairs.datasets.real import Source, load_fashion_mnist, load_mnist, make_glyphs, parse_idx, parse_sea_climate
 
 IMAGE_LOADERS = [load_mnist, load_fashion_mnist]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fewpairs.report import Entry, Page
+from fewpairs.report.page import Entry, Page
 
 
 def page() -> Page:

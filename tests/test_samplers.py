@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fewpairs.samplers import AdjustedLangevin, Langevin, ReplayBuffer, annealed_log_partition
+from fewpairs.energies.samplers import AdjustedLangevin, Langevin, ReplayBuffer, annealed_log_partition
 
 ROWS = 20_000
 WITHIN = 4 * math.sqrt(2 / ROWS)  # four standard errors of a variance, as a part of it

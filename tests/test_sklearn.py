@@ -13,8 +13,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fewpairs import MixtureTranslator, NeuralTranslator, Unpaired
-from fewpairs.datasets import TwoBranches
-from fewpairs.samplers import Langevin
+from fewpairs.datasets.made import TwoBranches
+from fewpairs.energies.samplers import Langevin
 
 QUICK = {**FIXED, "max_steps": 5, "n_atoms": 5}
 QUICK_NETWORKS = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewpairs import MixtureTranslator
-from fewpairs.datasets import SwissRoll
+from fewpairs.datasets.made import SwissRoll
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fewpairs.potentials import ATOMS, log_mixture
-from fewpairs.starts import choose_n_atoms, fit_mixture, most_atoms, place_on_samples
+from fewpairs.plans.initial import choose_n_atoms, fit_mixture, most_atoms, place_on_samples
+from fewpairs.plans.potentials import ATOMS, log_mixture
 
 CENTRES = torch.tensor([[-5.0, 0.0], [5.0, 0.0], [0.0, 8.0]], dtype=torch.float64)
 

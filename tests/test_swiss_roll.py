@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fewpairs.studies.swiss_roll import page as swiss_roll_page
 from typer.testing import CliRunner
 
-from fewpairs.cli import app
-from fewpairs.estimators import MixtureTranslator
-from fewpairs.experiments import swiss_roll_page
-from fewpairs.experiments.cells import Outcomes, Store, run_study
-from fewpairs.experiments.comparisons import is_behind, tied_for_best
-from fewpairs.experiments.swiss_roll import FULL, NETWORKS, OURS, TINY, Plan
-from fewpairs.experiments.swiss_roll_cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
-from fewpairs.methods import METHODS, Method, register
+from fewpairs.cli.app import app
+from fewpairs.estimators.mixture import MixtureTranslator
+from fewpairs.studies.cells import Outcomes, Store, run_study
+from fewpairs.studies.comparisons import is_behind, tied_for_best
+from fewpairs.studies.methods import METHODS, Method, register
+from fewpairs.studies.swiss_roll.cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
+from fewpairs.studies.swiss_roll.fits import FULL, NETWORKS, OURS, TINY, Plan
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,10 @@ def test_the_plan_is_the_issue_s() -> None:
 
 
 def test_a_registered_method_is_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fewpairs import methods
+    from fewpairs.studies import methods
 
     monkeypatch.setattr(methods, "_methods", dict(methods._methods))
-    monkeypatch.setattr("fewpairs.experiments.swiss_roll.METHODS", methods._methods)
+    monkeypatch.setattr("fewpairs.studies.swiss_roll.fits.METHODS", methods._methods)
     register(Method("a new one", METHODS[OURS].make))
     assert "a new one" in Plan(TINY).main(ROLL, 24, 40)
     with pytest.raises(ValueError, match="a new one"):
@@ -157,7 +157,7 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
             return np.zeros(len(X))
 
     spy = Method("spy", lambda **options: Spy())
-    monkeypatch.setattr("fewpairs.experiments.swiss_roll_cells.METHODS", {"spy": spy})
+    monkeypatch.setattr("fewpairs.studies.swiss_roll.cells.METHODS", {"spy": spy})
     Fit(draw, truth, "spy", n_pairs=5, n_source=0, n_target=7, has_metrics=False).run(store, "cpu")
     data = store.read(draw)
     assert data is not None and seen["X"].tolist() == data["X"][:5] and seen["y"].tolist() == data["Y"][:5]

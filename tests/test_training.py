@@ -10,14 +10,14 @@ import reference
 import torch
 from conftest import make_plan
 
-from fewpairs.classes import ClassCost, ClassPlan, ClassPotential
-from fewpairs.data import Samples
-from fewpairs.folds import Folds
-from fewpairs.objectives import marginal, supervised
-from fewpairs.plans import MixturePlan
-from fewpairs.populations import Population
-from fewpairs.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing
-from fewpairs.training import MAX_SKIPPED, Dealer, Deck, Outcome, Settings, score_held_out, train
+from fewpairs.data.folds import Folds
+from fewpairs.data.samples import Samples
+from fewpairs.plans.classes import ClassCost, ClassPlan, ClassPotential
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.training.loop import MAX_SKIPPED, Dealer, Deck, Outcome, Settings, score_held_out, train
+from fewpairs.training.objectives import marginal, supervised
+from fewpairs.training.populations import Population
+from fewpairs.training.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing
 
 N_FOLDS = 3
 

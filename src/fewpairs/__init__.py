@@ -12,12 +12,13 @@ and p(class|x) from a few labels and many rows without one:
 Start at `estimators`, follow it to `plans`; ARCHITECTURE.md has the map.
 """
 
-from fewpairs.checks import Unpaired
-from fewpairs.classifiers import SemiSupervisedClassifier
-from fewpairs.data import Samples, split_frame
-from fewpairs.estimators import MixtureTranslator
-from fewpairs.models import load
-from fewpairs.neural import NeuralTranslator
+from fewpairs.data.checks import Unpaired
+from fewpairs.data.frames import split_frame
+from fewpairs.data.samples import Samples
+from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.loading import load
+from fewpairs.estimators.mixture import MixtureTranslator
+from fewpairs.estimators.neural import NeuralTranslator
 
 __all__ = [
     "MixtureTranslator",

@@ -18,11 +18,13 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from fewpairs import checks
-from fewpairs.data import Samples, Scaler
-from fewpairs.faces import DensityTranslator, Translator, as_device
-from fewpairs.loops import N_TO_JUDGE, Loop, Step, deal, descend, energy_scores, hold_out, seeded
-from fewpairs.progress import progress_bar
+from fewpairs.data import checks
+from fewpairs.data.folds import hold_out
+from fewpairs.data.samples import Samples
+from fewpairs.data.scaling import Scaler
+from fewpairs.estimators.base import DensityTranslator, Translator, as_device, seeded
+from fewpairs.training.loops import N_TO_JUDGE, Loop, Step, deal, descend, energy_scores
+from fewpairs.training.progress import progress_bar
 
 __all__ = ["Baseline", "DensityBaseline", "LikelihoodBaseline"]
 

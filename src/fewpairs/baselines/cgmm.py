@@ -15,14 +15,14 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from fewpairs import objectives
 from fewpairs.baselines.base import DensityBaseline, LikelihoodBaseline
-from fewpairs.costs import SlopeCost
-from fewpairs.data import Samples
-from fewpairs.loops import Step, descend
-from fewpairs.nn import make_mlp
-from fewpairs.plans import MixturePlan
-from fewpairs.starts import place_on_samples
+from fewpairs.data.samples import Samples
+from fewpairs.networks.perceptrons import make_mlp
+from fewpairs.plans.costs import SlopeCost
+from fewpairs.plans.initial import place_on_samples
+from fewpairs.plans.mixture import MixturePlan
+from fewpairs.training import objectives
+from fewpairs.training.loops import Step, descend
 
 __all__ = ["CGMM", "CGMMSS"]
 

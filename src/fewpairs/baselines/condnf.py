@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import LikelihoodBaseline
-from fewpairs.data import Samples
+from fewpairs.data.samples import Samples
 
 __all__ = ["CondNF", "CondNFSS"]
 

@@ -17,9 +17,9 @@ from torch.nn.functional import pad
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.baselines.sinkhorn import log_sum_exp, sinkhorn
-from fewpairs.data import Samples
-from fewpairs.loops import Step, descend
-from fewpairs.nn import make_mlp
+from fewpairs.data.samples import Samples
+from fewpairs.networks.perceptrons import make_mlp
+from fewpairs.training.loops import Step, descend
 
 __all__ = ["FSBM"]
 

@@ -20,12 +20,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
-from fewpairs import checks
 from fewpairs.baselines.base import Baseline
-from fewpairs.data import Samples
-from fewpairs.loops import Step, descend
-from fewpairs.nn import make_mlp
-from fewpairs.training import Deck
+from fewpairs.data import checks
+from fewpairs.data.samples import Samples
+from fewpairs.networks.perceptrons import make_mlp
+from fewpairs.training.loop import Deck
+from fewpairs.training.loops import Step, descend
 
 __all__ = ["OTCS"]
 

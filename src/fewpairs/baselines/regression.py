@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
-from fewpairs.data import Samples
-from fewpairs.loops import Step, descend
-from fewpairs.nn import make_mlp
+from fewpairs.data.samples import Samples
+from fewpairs.networks.perceptrons import make_mlp
+from fewpairs.training.loops import Step, descend
 
 __all__ = ["Regression"]
 

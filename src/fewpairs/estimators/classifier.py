@@ -1,0 +1,561 @@
+"""Classifiers: `SemiSupervisedClassifier` learns p(class|x) from a few labelled rows and many without a label.
+
+The same objective, smoothing, training and choice as for continuous y, with class plans (`classes`) in its place: the
+unlabelled rows say where x is, and the class prior stands for the unpaired y's.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from numbers import Integral, Real
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from fewpairs.data import checks
+from fewpairs.data.folds import Folds
+from fewpairs.data.images import Shape, flatten_images, refuse_other_images, shape_to_keep
+from fewpairs.data.labels import is_gap, read_prior, shares_in_order, split_labels
+from fewpairs.data.samples import Samples
+from fewpairs.data.scaling import Scaler
+from fewpairs.estimators.base import as_device
+from fewpairs.estimators.class_defaults import LEAST_TO_HOLD_OUT, Pace, usual_decisiveness, usual_pace, usual_radii
+from fewpairs.estimators.saving import SavedEnsemble
+from fewpairs.networks.classifiers import MANY_ROWS, make_cnn, make_mlp_classifier, refuse_unfit, reset
+from fewpairs.networks.perceptrons import ACTIVATIONS, as_widths
+from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
+from fewpairs.selection.choice import LEAST_STEPS, Choice, choose
+from fewpairs.selection.class_makers import ClassMaker, Silent, cut_by_class
+from fewpairs.selection.makers import Clock
+from fewpairs.training.loop import Settings
+from fewpairs.training.progress import progress_bar
+
+__all__ = ["SemiSupervisedClassifier"]
+
+LEAST_SIDE = 16  # pixels of an image that is worth convolutions: a smaller one has no place left after two halvings
+LABELLED = (
+    "X and its labels",
+    "A row without a label has −1, None or NaN in y; rows that y knows nothing of go into X_unpaired.",
+)
+PACE_ARGUMENTS = ("max_steps", "learning_rate", "batch_size", "labelled_batch_size", "n_members")
+ROWS_AT_ONCE = 2000  # in prediction
+FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
+FITTED = (
+    "candidates_",
+    "chosen_",
+    "class_prior_",
+    "classes_",
+    "ended_",
+    "finals_",
+    "image_shape_",
+    "label_type_",
+    "n_features_in_",
+    "n_labelled_",
+    "n_unlabelled_",
+    "unpaired_gain_",
+    "unpaired_gain_error_",
+    "validation_score_",
+    "validation_score_error_",
+    "x_gain_",
+    "x_gain_error_",
+)
+
+
+class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
+    """Learns p(class|x) from labelled and unlabelled rows.
+
+    Arguments you may want:
+        objective: "marginal", the bounded objective; "supervised" ignores unlabelled rows; "inverse_eot" is the paper's loss.
+        class_prior: How common the classes are: "uniform"; as among the "labelled" rows, drawn towards uniform by as much as
+            their counts could differ by chance; or one positive number for each of `classes_`, in their order, or by name in a
+            dictionary or series. They need not sum to one.
+        unlabelled: What stands for a missing label in y. None, NaN and masked entries always do.
+        network: "mlp", "cnn" (for images), or a torch module that takes rows to one number a class and whose layers are drawn
+            afresh for each member (without dropout and batch norm: members are trained together). "auto" is "cnn" for images of
+            16 × 16 pixels or more, and "mlp" for all else.
+        hidden: The hidden widths of the "mlp"; of no other network.
+        time_budget: The seconds a fit may take.
+        random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
+        verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
+
+    An argument that is chosen from the data, if at least five hundred rows are labelled; with fewer, "auto" is 0.2, and 0.3 for
+    the "cnn"; nothing under other objectives than "marginal":
+        adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(class|x) most, and
+            against which it is kept steady.
+
+    Arguments you should not need:
+        unpaired_weight: The weight μ of the class prior under "marginal".
+        decisiveness: The weight of the entropy of p(class|x) at unlabelled rows under "marginal": classes are taken to be
+            set apart by places with few rows. 0 leaves the objective as it is for continuous y. "auto" is 0.1, and
+            more with many unlabelled rows, which a network does not know by heart so soon: 0.2 with 10,000, 0.3 at the most.
+        smoothing: The noise added to x in training, in standard deviations.
+        scale: "columns" brings every column of X to mean zero and variance one; "together" all of them with one shift and one
+            factor, as images want it; "none" leaves them. "auto" is "together" for images and "columns" for tables.
+        image_shape: (channels, height, width) of images that come flattened, as rows of a table.
+        label_embedding: Of the "mlp" and the "cnn": learn an embedding of so many numbers for each class, as the paper does; None
+            is one output a class.
+        activation: Of the "mlp": "silu", "relu", "tanh" or "leaky_relu".
+        n_members: The networks of the ensemble. "auto" is 5, and 3 for the "cnn", which pays more for each. With a hundred
+            labelled rows or more, each learns from all but its part of them, which judges it; networks that had no need to be
+            stopped early are then learnt anew from all of them. Without such a judge, no probability is below the prior's over
+            one more than the labels.
+        max_steps: The training steps. "auto" is 400 for the "cnn", which learns in few, and 1000 for other networks; with more
+            than a thousand unlabelled rows these take more by the root of their number, 4000 at the most. Networks that are
+            only there to be judged by labels held out get no more than 200 and 1000.
+        learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
+            five hundred labelled ones: with fewer alone it would be sure of too much.
+        batch_size: The unlabelled rows in a step. "auto" is 256, and 128 for the "cnn".
+        labelled_batch_size: The labelled rows in a step; likewise.
+        precision: "bfloat16" or "float32", of the products of networks while they learn; what is read off a fitted model is
+            computed in full. "auto" is the former on a CPU that has instructions for it: fits take half as long there.
+        device: "auto" takes a CUDA device if there is one, or name one.
+
+    Attributes:
+        classes_: The classes, sorted.
+        class_prior_: The shares of them that were used.
+        plan_: The fitted ensemble.
+        validation_score_, validation_score_error_: The mean log-probability of labels by members that have not seen them, and its
+            standard error; those of `plan_` have seen more, for longer, and may be better. NaN if nothing was held out, as are
+            the gains.
+        unpaired_gain_, unpaired_gain_error_: What the unlabelled rows brought against the same network without them, in nats
+            a label.
+        x_gain_, x_gain_error_: What x brought, against the prior.
+        n_labelled_, n_unlabelled_: The rows of either kind that it learnt from, without those of weight zero.
+        chosen_, finals_, candidates_, ended_: As in `MixtureTranslator`.
+        n_features_in_, feature_names_in_: The columns of X; of images, their pixels.
+        image_shape_: (channels, height, width), or None for tables.
+
+    scikit-learn's `check_estimator` passes but for three checks: two take −1 for a class (`unlabelled=None` lets them), and one
+    wants a row of weight two to be a row that comes twice, which holds on average and not for each draw of a batch.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
+        >>> y[20:] = None
+        >>> model = SemiSupervisedClassifier(max_steps=20, hidden=(8,), random_state=0).fit(X, y)
+        >>> model.predict_proba(X[:3]).shape
+        (3, 2)
+    """
+
+    own_networks = ("network",)
+    fitted_names, fitted_parts = FITTED, {"x_scaler_": Scaler}
+    plan_: ClassEnsemble
+    classes_: np.ndarray
+    class_prior_: np.ndarray
+    x_scaler_: Scaler
+    image_shape_: Shape | None
+
+    _parameter_constraints = {
+        "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
+        "class_prior": [StrOptions({"labelled", "uniform"}), "array-like", dict],
+        "unlabelled": "no_validation",
+        "network": [StrOptions({"auto", "mlp", "cnn"}), nn.Module],
+        "hidden": ["array-like"],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "verbose": ["boolean"],
+        "adversarial": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "unpaired_weight": [Interval(Real, 0, None, closed="left")],
+        "decisiveness": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "smoothing": [Interval(Real, 0, None, closed="left")],
+        "scale": [StrOptions({"auto", "columns", "together", "none"})],
+        "image_shape": ["array-like", None],
+        "label_embedding": [Interval(Integral, 1, None, closed="left"), None],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "n_members": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "max_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "labelled_batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "precision": [StrOptions({"auto", "bfloat16", "float32"})],
+        "device": [str],
+    }
+
+    def __init__(
+        self,
+        *,
+        objective: Literal["marginal", "inverse_eot", "supervised"] = "marginal",
+        class_prior: Literal["labelled", "uniform"] | Sequence[float] | Mapping[Any, float] = "labelled",
+        unlabelled: Any = -1,
+        network: Literal["auto", "mlp", "cnn"] | nn.Module = "auto",
+        hidden: Sequence[int] = (256, 256),
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = True,
+        adversarial: float | Literal["auto"] = "auto",
+        unpaired_weight: float = 1.0,
+        decisiveness: float | Literal["auto"] = "auto",
+        smoothing: float = 0.0,
+        scale: Literal["auto", "columns", "together", "none"] = "auto",
+        image_shape: Sequence[int] | None = None,
+        label_embedding: int | None = None,
+        activation: Literal["silu", "relu", "tanh", "leaky_relu"] = "relu",
+        n_members: int | Literal["auto"] = "auto",
+        max_steps: int | Literal["auto"] = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        labelled_batch_size: int | Literal["auto"] = "auto",
+        precision: Literal["auto", "bfloat16", "float32"] = "auto",
+        device: str = "auto",
+    ) -> None:
+        self.objective = objective
+        self.class_prior = class_prior
+        self.unlabelled = unlabelled
+        self.network = network
+        self.hidden = hidden
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.verbose = verbose
+        self.adversarial = adversarial
+        self.unpaired_weight = unpaired_weight
+        self.decisiveness = decisiveness
+        self.smoothing = smoothing
+        self.scale = scale
+        self.image_shape = image_shape
+        self.label_embedding = label_embedding
+        self.activation = activation
+        self.n_members = n_members
+        self.max_steps = max_steps
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.labelled_batch_size = labelled_batch_size
+        self.precision = precision
+        self.device = device
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_unpaired: Any = None) -> Self:
+        """Learns from labelled and unlabelled rows.
+
+        Arguments:
+            X: The rows: a table (n, columns), or images (n, height, width) or (n, channels, height, width).
+            y: The class of each row, or `unlabelled`, None or NaN.
+            sample_weight: One weight for each row of X; only their ratios matter.
+            X_unpaired: More rows without a label, of weight one.
+        """
+        self._validate_params()
+        clock = Clock(self.time_budget, time.perf_counter())
+        before = dict(self.__dict__)
+        try:
+            samples = self._gather(X, y, sample_weight, X_unpaired)
+            with progress_bar(is_on=self.verbose) as on_step:
+                maker = self._maker(samples, clock, on_step)
+                choice = choose(maker, self._wishes(), self._objective())
+            self._keep(choice)
+        except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(class|x), (rows, classes)."""
+        check_is_fitted(self, "plan_")
+        rows = torch.tensor(self._check_x(X))
+        with torch.no_grad():
+            parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
+        said = torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
+        return self._in_doubt(said) if math.isnan(self.validation_score_) else said
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(class|x), (rows, classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        best = self.predict_log_proba(X).argmax(1)
+        return self.classes_[best]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy on the rows that have a label."""
+        check_is_fitted(self, "plan_")
+        labels, is_labelled = split_labels(y, self.unlabelled)
+        checks.refuse_unequal(len(self._check_x(X)), len(is_labelled), LABELLED)
+        weight = checks.as_weight(sample_weight, is_labelled[:, None], "sample_weight")[is_labelled]
+        if not weight.any():
+            raise ValueError("No row of y has a label and a weight above zero: there is nothing to score by.")
+        is_right = self.predict(X)[is_labelled] == labels
+        return float(np.average(is_right, weights=weight))
+
+    def summary(self) -> str:
+        """What was learnt, from what, and how far to trust it, in a paragraph."""
+        check_is_fitted(self, "plan_")
+        data = f"Learnt {len(self.classes_)} classes from {self.n_labelled_} labelled and {self.n_unlabelled_} unlabelled rows"
+        if math.isnan(self.validation_score_):
+            return (
+                f"{data}; with fewer than {LEAST_TO_HOLD_OUT} labelled rows, one member, or one row a class, none is held out, "
+                f"so nothing is known about how good it is. Training {self.ended_}."
+            )
+        gain = ""
+        if not math.isnan(self.unpaired_gain_):  # there may have been no time to see how it is without them
+            gain = f"; the unlabelled rows brought {self.unpaired_gain_:+.3f} ± {self.unpaired_gain_error_:.3f}"
+        return (
+            f"{data}. Held-out log-probability {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats a label. x "
+            f"brought {self.x_gain_:+.3f} ± {self.x_gain_error_:.3f} against the prior{gain if self.n_unlabelled_ else ''}. The "
+            f"ensemble gives {self.chosen_['share']:.0%} to objective {self.chosen_['objective']}, adversarial "
+            f"{self.chosen_['adversarial']}, and {1 - sum(final['share'] for final in self.finals_):.0%} to the prior alone. "
+            f"Training {self.ended_}."
+        )
+
+    @classmethod
+    def from_file(
+        cls,
+        tensors: dict[str, Tensor],
+        settings: dict[str, Any],
+        fitted: dict[str, Any],
+        network: nn.Module | None = None,
+    ) -> Self:
+        """The model that `save` took apart; a network of the user's own is handed in again."""
+        if settings["network"] is None and network is None:
+            raise ValueError(
+                "This classifier has a network of your own, and files hold no code: pass the module, load(path, network=…)."
+            )
+        if settings["network"] is not None and network is not None:
+            raise ValueError(
+                f"This classifier has the network {settings['network']!r} and needs no other: leave it out."
+            )
+        settings["network"] = settings["network"] or network
+        try:
+            return super().from_file(tensors, settings, fitted)
+        except RuntimeError as error:
+            raise ValueError(f"The network is not like the one this classifier was fitted with: {error}") from error
+
+    def _plain_settings(self) -> dict[str, Any]:
+        settings = super()._plain_settings()
+        if not isinstance(self.class_prior, str):  # names of classes need not be what JSON has for names
+            settings["class_prior"] = np.asarray(shares_in_order(self.class_prior, self.classes_), dtype=np.float64)
+        settings["unlabelled"] = None if is_gap(self.unlabelled) else self.unlabelled
+        return {**settings, "network": None} if isinstance(self.network, nn.Module) else settings
+
+    def _shape_of(self, plan: ClassPlan) -> dict[str, Any]:
+        return {"is_silent": isinstance(plan.cost.network, Silent)}
+
+    def _empty_plan(self, shapes: list[Any]) -> ClassEnsemble:
+        n_classes, hidden = len(self.classes_), as_widths(self.hidden)
+        networks = [Silent(n_classes) if shape["is_silent"] else self._make_network(hidden) for shape in shapes]
+        potential = ClassPotential(torch.zeros(n_classes))
+        return ClassEnsemble(
+            [ClassPlan(ClassCost(network), copy.deepcopy(potential)) for network in networks], torch.ones(len(networks))
+        )
+
+    def _restore(self) -> None:
+        super()._restore()
+        self.classes_ = np.array(self.classes_, dtype=np.dtype(self.label_type_))
+        self.class_prior_ = np.array(self.class_prior_)
+        self.image_shape_ = None if self.image_shape_ is None else tuple(self.image_shape_)
+
+    def _gather(self, X: Any, y: Any, sample_weight: Any, X_unpaired: Any) -> Samples:
+        """Checks everything that comes in; labelled rows are pairs, all rows are the source, and the target are the classes."""
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None: it holds labels and gaps.")
+        x = self._check_x(X, is_new=True)
+        labels, is_labelled = split_labels(y, self.unlabelled)
+        checks.refuse_unequal(len(x), len(is_labelled), LABELLED)
+        weight = checks.as_weight(sample_weight, x, "sample_weight")
+        weight = weight / weight.max()  # only ratios matter, and squares of some scales are no numbers any more
+        labels = labels[weight[is_labelled] > 0]
+        x, is_labelled, weight = (
+            rows[weight > 0] for rows in (x, is_labelled, weight)
+        )  # a row of weight zero is no row
+        if not is_labelled.any():
+            raise ValueError(
+                f"All {len(x)} rows are unlabelled ({self.unlabelled!r}, None or NaN stands for no label): at least one row of "
+                "each class needs one. To find groups without any labels, cluster."
+            )
+        self.classes_, number = np.unique(labels, return_inverse=True)
+        self.label_type_ = self.classes_.dtype.str
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"All labelled rows are of one class, {self.classes_.tolist()[0]!r}: label at least one row of each class. "
+                f"({(~is_labelled).sum()} rows have none: {self.unlabelled!r}, None or NaN says so; unlabelled= sets another.)"
+            )
+        own = weight[is_labelled]
+        # As many rows of weight one would leave as much to chance (Kish).
+        counts = np.bincount(number, weights=own) * (own.sum() / (own**2).sum())
+        self.class_prior_ = read_prior(self.class_prior, self.classes_, counts)
+        rows, rows_weight = [x[is_labelled], x[~is_labelled]], [weight[is_labelled], weight[~is_labelled]]
+        if X_unpaired is not None:
+            rows.append(self._check_x(X_unpaired, "X_unpaired"))
+            rows_weight.append(np.ones(len(rows[-1])))
+        self.n_labelled_, self.n_unlabelled_ = int(is_labelled.sum()), sum(len(part) for part in rows[1:])
+        source, source_weight = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(rows_weight))
+        self.x_scaler_ = self._scaler(source, source_weight)
+        source = self._scaled(source)
+        return Samples(
+            source[: self.n_labelled_],
+            torch.from_numpy(number).to(source).unsqueeze(1),
+            source,
+            torch.arange(len(self.classes_)).to(source).unsqueeze(1),
+            torch.from_numpy(weight[is_labelled]).to(source),
+            source_weight.to(source),
+            torch.from_numpy(self.class_prior_).to(source),
+        )
+
+    def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
+        """A table in float64, images flattened; what comes later must look like what came to `fit`."""
+        table, came = flatten_images(X, name)
+        if not is_new:
+            refuse_other_images(came, self.image_shape_, name)
+        if name != "X":
+            names = getattr(self, "feature_names_in_", None)
+            names = None if names is None else list(names)
+            return checks.as_rows(table, name, n_columns=self.n_features_in_, names=names)
+        rows = checks.as_rows(table, name)
+        validate_data(self, table, reset=is_new, skip_check_array=True)  # scikit-learn's check of columns and names
+        if is_new:
+            self.image_shape_ = shape_to_keep(came, self.image_shape, rows.shape[1])
+        return rows
+
+    def _in_doubt(self, log_probability: np.ndarray) -> np.ndarray:
+        """What networks say that no held-out label has judged: they may be sure and wrong. By the rule of succession, one more
+        label, of a class drawn from the prior, counts as much as each that was seen."""
+        own = 1 / (self.n_labelled_ + 1)
+        return np.logaddexp(np.log1p(-own) + log_probability, np.log(own * self.class_prior_))
+
+    def _scaler(self, source: Tensor, weight: Tensor) -> Scaler:
+        scale = ("columns" if self.image_shape_ is None else "together") if self.scale == "auto" else self.scale
+        if scale == "none":
+            return Scaler.none(source)
+        if scale == "columns":
+            return Scaler.learn(source, weight)
+        one = Scaler.learn(source.reshape(-1, 1), weight.repeat_interleave(source.shape[1]))
+        return Scaler(one.loc.expand(source.shape[1]).clone(), one.scale.expand(source.shape[1]).clone())
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        return self.x_scaler_(rows).clamp(-FARTHEST, FARTHEST).float()
+
+    def _make_network(self, hidden: tuple[int, ...]) -> nn.Module:
+        n_columns, n_classes = self.n_features_in_, len(self.classes_)
+        if isinstance(self.network, nn.Module):
+            return reset(self.network)
+        if self._is_cnn():
+            if self.image_shape_ is None:
+                raise ValueError(
+                    'network="cnn" is for images: pass X as (n, height, width) or (n, channels, height, width), or give '
+                    "image_shape=(channels, height, width)."
+                )
+            return make_cnn(self.image_shape_, n_classes, n_embedded=self.label_embedding)
+        return make_mlp_classifier(
+            n_columns, n_classes, hidden=hidden, activation=self.activation, n_embedded=self.label_embedding
+        )
+
+    def _is_cnn(self) -> bool:
+        has_room = self.image_shape_ is not None and min(self.image_shape_[1:]) >= LEAST_SIDE
+        return self.network == "cnn" or (self.network == "auto" and has_room)
+
+    def _pace(self) -> Pace:
+        """How to learn: what was given, and the rest as the network wants it."""
+        usual = usual_pace(self._objective(), self.n_labelled_, self.n_unlabelled_, is_cnn=self._is_cnn())
+        given = {knob: getattr(self, knob) for knob in PACE_ARGUMENTS}
+        return replace(usual, **{knob: value for knob, value in given.items() if value != "auto"})
+
+    def _maker(self, samples: Samples, clock: Clock, on_step: Any) -> ClassMaker:
+        random, device = check_random_state(self.random_state), as_device(self.device)
+        if isinstance(self.network, nn.Module):
+            if self.label_embedding is not None:
+                raise ValueError(
+                    'label_embedding is for network="mlp" and "cnn"; a network of your own has its own head.'
+                )
+            refuse_unfit(self.network, samples.source[:MANY_ROWS], len(self.classes_))
+        samples = samples.to(device)
+        pace, radii = self._pace(), usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
+        n_members = pace.n_members
+        folds = Folds(n_members, *(_none(rows) for rows in (samples.pairs_x, samples.source, samples.target)))
+        parts = {}  # where nothing is held out, the first networks are the last
+        if self.n_labelled_ >= LEAST_TO_HOLD_OUT and n_members > 1:
+            folds = cut_by_class(samples, n_members, random)
+            parts = {"trial_part": min(pace.judged_steps / pace.max_steps, 1.0), "final_part": 0.5}
+        settings = Settings(
+            learning_rate=pace.learning_rate,
+            potential_learning_rate=pace.learning_rate,
+            one_cycle=True,
+            batch_size=pace.batch_size,
+            pairs_batch_size=pace.labelled_batch_size,
+            max_steps=pace.max_steps,
+            max_grad_norm=10.0,
+            is_coarse=self.precision == "bfloat16" or (self.precision == "auto" and _is_fast_in_bfloat16(device)),
+        )
+        first = {
+            "hidden": as_widths(self.hidden),
+            "smoothing": self.smoothing,
+            "emphasis": 0.0,
+            "adversarial": radii[len(radii) // 2],
+        }
+        return ClassMaker(
+            samples=samples,
+            folds=folds,
+            settings=settings,
+            random=random,
+            generator=torch.Generator(device).manual_seed(int(random.randint(2**31))),
+            clock=clock,
+            on_step=on_step,
+            make_network=self._make_network,
+            log_prior=torch.from_numpy(self.class_prior_).float().log(),
+            decisiveness=(
+                usual_decisiveness(self.n_unlabelled_) if isinstance(self.decisiveness, str) else self.decisiveness
+            ),
+            first={**first, "unpaired_weight": self.unpaired_weight},
+            adversarial_rows=pace.adversarial_rows,
+            **parts,
+        )
+
+    def _wishes(self) -> dict[str, tuple[Any, ...]]:
+        """For each knob the values to choose from."""
+        radii = usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
+        if self.objective != "marginal":
+            radii = (0.0,)
+        if self.adversarial != "auto":
+            radii = (float(self.adversarial),)
+        wishes = {"hidden": (as_widths(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}
+        return {**wishes, "adversarial": radii, "unpaired_weight": (self.unpaired_weight,)}
+
+    def _objective(self) -> str:
+        """Without unlabelled rows the marginal objective has nothing to say."""
+        return "supervised" if self.objective == "marginal" and self.n_unlabelled_ == 0 else self.objective
+
+    def _keep(self, choice: Choice) -> None:
+        """Puts what came out into the fitted attributes, and says what the user must know."""
+        self.plan_ = choice.plan.cpu().float().eval().requires_grad_(False)
+        self.validation_score_, self.validation_score_error_ = choice.score
+        self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
+        self.x_gain_, self.x_gain_error_ = choice.x_gain
+        self.finals_ = [{**asdict(trial.candidate), "share": share} for trial, share in choice.finals]
+        self.chosen_ = max(self.finals_, key=lambda final: final["share"])
+        self.candidates_ = [
+            {**asdict(candidate), "score": score, "error": error} for candidate, score, error in choice.table
+        ]
+        self.ended_ = choice.ended
+        n_steps = min(trial.outcome.steps[-1] for trial, _ in choice.finals)
+        if choice.ended == "out of time" and n_steps < LEAST_STEPS:
+            checks.warn_user(
+                f"time_budget={self.time_budget:g} was over after {n_steps} steps: more of them would probably learn more.",
+                ConvergenceWarning,
+            )
+        if choice.ended == "interrupted":
+            checks.warn_user(
+                "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that."
+            )
+        if choice.ended == "diverged":
+            checks.warn_user(
+                "Training met numbers that are not finite and stopped; the best model before is kept. A smaller learning_rate "
+                "helps.",
+                ConvergenceWarning,
+            )
+
+
+def _none(rows: Tensor) -> Tensor:
+    return torch.full((len(rows),), -1)
+
+
+def _is_fast_in_bfloat16(device: torch.device) -> bool:
+    """Whether this is a CPU with instructions for it; others imitate them, and are slow."""
+    if device.type != "cpu":
+        return False
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))

@@ -1,0 +1,35 @@
+"""Fitted models, read back from their files."""
+
+import os
+from typing import Any
+
+from torch import nn
+
+from fewpairs.data.files import read_model
+from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.mixture import MixtureTranslator
+from fewpairs.estimators.neural import NeuralTranslator
+
+__all__ = ["load"]
+
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (MixtureTranslator, NeuralTranslator, SemiSupervisedClassifier)
+}
+
+
+def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
+    """Reads a model that `save` wrote.
+
+    Arguments:
+        path: The file.
+        networks: Modules like those of your own that it was fitted with: `network` of a `SemiSupervisedClassifier`, `cost` and
+            `potential` of a `NeuralTranslator`.
+    """
+    tensors, description = read_model(path)
+    kind = description["estimator"]
+    if kind not in KINDS:
+        raise ValueError(f"{str(path)!r} holds a {kind}, and this fewpairs knows {sorted(KINDS)}. Upgrade fewpairs.")
+    for name in networks:
+        if name not in KINDS[kind].own_networks:
+            raise ValueError(f"{str(path)!r} holds a {kind}, which takes no {name}. Leave it out.")
+    return KINDS[kind].from_file(tensors, description["settings"], description["fitted"], **networks)

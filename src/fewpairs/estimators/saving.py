@@ -1,0 +1,95 @@
+"""Saving: a fitted estimator as tensors and plain settings, and back. Bytes are the business of `files`."""
+
+import os
+from abc import abstractmethod
+from dataclasses import fields
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from fewpairs.data.files import write_model
+
+__all__ = ["Saved", "SavedEnsemble"]
+
+
+class Saved:
+    """Abstract: an estimator with `plan_` that can be written to a file and read back by `models.load`."""
+
+    plan_: Any
+    fitted_names: ClassVar[tuple[str, ...]]  # fitted attributes that JSON can hold
+    fitted_tensors: ClassVar[tuple[str, ...]] = ()
+    own_networks: ClassVar[tuple[str, ...]] = ()  # settings that may be modules of the user's, to be handed in again
+    fitted_parts: ClassVar[dict[str, Any]]  # fitted attributes that are dataclasses of tensors, and their classes
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
+        write_model(path, *self.take_apart())
+
+    def take_apart(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a fitted model is made of: its tensors, and what JSON can hold."""
+        check_is_fitted(self, "plan_")
+        fitted = {name: getattr(self, name) for name in self.fitted_names}
+        fitted |= {"shape": self._shape(), "feature_names_in_": None}
+        if hasattr(self, "feature_names_in_"):
+            fitted["feature_names_in_"] = list(self.feature_names_in_)
+        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
+        tensors |= {name: getattr(self, name) for name in self.fitted_tensors}
+        for name, kind in self.fitted_parts.items():
+            tensors |= {f"{name}.{part.name}": getattr(getattr(self, name), part.name) for part in fields(kind)}
+        return tensors, {"estimator": type(self).__name__, "settings": self._plain_settings(), "fitted": fitted}
+
+    @classmethod
+    def from_file(cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any]) -> Self:
+        """The model that `save` took apart."""
+        model = cls(**settings)
+        feature_names, shape = fitted.pop("feature_names_in_"), fitted.pop("shape")
+        if feature_names is not None:
+            model.feature_names_in_ = np.array(feature_names, dtype=object)  # type: ignore[attr-defined]
+        for name, value in fitted.items():
+            setattr(model, name, value)
+        for name in cls.fitted_tensors:
+            setattr(model, name, tensors[name])
+        for name, kind in cls.fitted_parts.items():
+            setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
+        model._restore()
+        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
+            plan = model._empty_plan(shape)
+        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        model.plan_ = plan.eval().requires_grad_(False)
+        return model
+
+    def _plain_settings(self) -> dict[str, Any]:
+        settings = self.get_params()  # type: ignore[attr-defined]
+        if not isinstance(settings["random_state"], Integral | None):
+            settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
+        return settings
+
+    @abstractmethod
+    def _shape(self) -> Any:
+        """What it takes to make a plan with tensors of the same names and sizes."""
+
+    @abstractmethod
+    def _empty_plan(self, shape: Any) -> nn.Module:
+        """A plan of this shape, whose tensors are about to be read."""
+
+    def _restore(self) -> None:
+        """Makes of attributes what they were before JSON."""
+
+
+class SavedEnsemble(Saved):
+    """Abstract: one whose plan is an ensemble of candidates' members."""
+
+    def _shape(self) -> list[Any]:
+        return [self._shape_of(plan) for plan in self.plan_.members]
+
+    @abstractmethod
+    def _shape_of(self, plan: Any) -> Any:
+        """What it takes to make a member with tensors of the same names and sizes."""
+
+    def _restore(self) -> None:
+        for candidate in (self.chosen_, *self.finals_, *self.candidates_):  # type: ignore[attr-defined]
+            candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone

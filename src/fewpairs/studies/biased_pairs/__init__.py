@@ -1,0 +1,1 @@
+"""Pairs that were selected with a known bias, and what each way of weighing them brings."""

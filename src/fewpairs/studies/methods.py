@@ -1,0 +1,108 @@
+"""Methods: whatever learns p(y|x) and can stand in a table, by name.
+
+A study asks this list for its rows; to be in it is to be registered:
+
+    register(Method("my method", make_my_estimator))
+
+where make_my_estimator(random_state=…, device=…, effort=…) returns an estimator with `fit`, `uses`, `sample` and, if it has a
+density, `score_samples`. An effort below one asks for that part of the usual training.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from fewpairs.baselines import REGISTRY, Baseline, CondNF
+from fewpairs.estimators.base import Translator
+from fewpairs.estimators.mixture import MixtureTranslator
+from fewpairs.estimators.neural import NeuralTranslator
+from fewpairs.estimators.recipes import NEURAL_RECIPES, RECIPES
+
+__all__ = ["DEFAULT", "METHODS", "Method", "register"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of a table.
+
+    Attributes:
+        name: What it is called there.
+        make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
+        is_fixed: Whether it leaves nothing to choose, so that `fit_together` can fit several seeds at once.
+        is_variant: Whether it is a second setting of another method, for which a study may spare itself a table.
+        improves: The method whose model it begins with, to be handed over as `base` if it has been fitted to the same rows.
+    """
+
+    name: str
+    make: Callable[..., Translator]
+    is_fixed: bool = False
+    is_variant: bool = False
+    improves: str | None = None
+
+
+DEFAULT = "fewpairs default"
+_methods: dict[str, Method] = {}
+METHODS: Mapping[str, Method] = MappingProxyType(_methods)  # in the order in which they were registered
+
+
+def register(method: Method) -> None:
+    """Adds a method to every table to come."""
+    if method.name in _methods:
+        raise ValueError(f"There is a method {method.name!r} already. Give the new one a name of its own.")
+    _methods[method.name] = method
+
+
+def _ours(**settings: Any) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = MixtureTranslator(random_state=random_state, device=device, verbose=False, **settings)
+        return model if effort >= 1 else model.set_params(max_steps=max(round(400 * effort), 1))
+
+    return make
+
+
+def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        steps = max(round(RECIPES[name]["max_steps"] * effort), 1)
+        options = {"random_state": random_state, "device": device, "verbose": False, "max_steps": steps}
+        return MixtureTranslator.from_recipe(name, **options)
+
+    return make
+
+
+def _networks(**settings: Any) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = NeuralTranslator(random_state=random_state, device=device, verbose=False, **settings)
+        if model.base is not None:  # the very model of the default's row
+            model.set_params(base=_ours()(random_state=random_state, device=device, effort=effort))
+        if effort >= 1:
+            return model
+        usual = 1000 if isinstance(model.max_steps, str) else model.max_steps
+        return model.set_params(max_steps=max(round(usual * effort), 1))
+
+    return make
+
+
+def _baseline(kind: type[Baseline], **settings: Any) -> Callable[..., Translator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = kind(random_state=random_state, device=device, verbose=False, **settings)
+        return model.set_params(max_steps=max(round(model.max_steps * effort), 1))
+
+    return make
+
+
+register(Method(DEFAULT, _ours()))
+register(Method("supervised", _ours(objective="supervised")))
+register(Method("paper's loss, our settings", _ours(objective="inverse_eot")))
+register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True))
+register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))
+register(Method("fewpairs with networks", _networks(), improves=DEFAULT))
+register(Method("EBiEOT-NN, the paper's text", _networks(**NEURAL_RECIPES["paper"]), is_variant=True))
+register(Method("EBiEOT-NN, our settings", _networks(base=None), is_variant=True))
+for _kind in REGISTRY.values():
+    register(Method(_kind.title, _baseline(_kind)))
+    if issubclass(_kind, CondNF):
+        register(Method(f"{_kind.title}, splines", _baseline(_kind, flow="spline"), is_variant=True))
+    if not _kind.held_out:  # it keeps its last networks; this one, those that held-out pairs like best
+        stopped = _baseline(_kind, held_out=Baseline.held_out)
+        register(Method(f"{_kind.title}, stopped early", stopped, is_variant=True))
