@@ -7,7 +7,7 @@ and p(class|x) from a few labels and many rows without one:
 
     SemiSupervisedClassifier().fit(X, y)  # y = -1 where there is no label
 
-`NeuralTranslator` has free networks in the place of the mixture, or on top of it.
+`CorrectedTranslator` lets networks correct the mixture, where pairs are many; `EnergyTranslator` is networks alone, for images.
 
 Start at `estimators`, follow it to `plans`; ARCHITECTURE.md has the map.
 """
@@ -16,15 +16,37 @@ from fewpairs.data.checks import Unpaired
 from fewpairs.data.frames import split_frame
 from fewpairs.data.samples import Samples
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.corrected import CorrectedTranslator
+from fewpairs.estimators.energy_based import EnergyTranslator
 from fewpairs.estimators.loading import load
 from fewpairs.estimators.mixture import MixtureTranslator
 from fewpairs.estimators.neural import NeuralTranslator
+from fewpairs.estimators.settings import (
+    Architecture,
+    ChainSettings,
+    ClassifierSearch,
+    ClassifierTraining,
+    NetworkTraining,
+    Perceptrons,
+    Search,
+    Training,
+)
 
 __all__ = [
+    "Architecture",
+    "ChainSettings",
+    "ClassifierSearch",
+    "ClassifierTraining",
+    "CorrectedTranslator",
+    "EnergyTranslator",
     "MixtureTranslator",
+    "NetworkTraining",
     "NeuralTranslator",
+    "Perceptrons",
     "Samples",
+    "Search",
     "SemiSupervisedClassifier",
+    "Training",
     "Unpaired",
     "load",
     "split_frame",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT_VERSION", "read_model", "write_atomically", "write_model"]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 KEY = "fewpairs"
 
 

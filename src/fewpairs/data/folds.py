@@ -76,6 +76,21 @@ class Folds:
             torch.from_numpy(_trace(samples.target.double().cpu().numpy(), y, pairs)),
         )
 
+    @classmethod
+    def cut_by_class(cls, samples: Samples, n_folds: int, random: np.random.RandomState) -> "Folds":
+        """Folds in which every class is spread evenly; the only row of a class is held out from nobody."""
+        labels = samples.pairs_y.cpu().long().squeeze(-1).numpy()
+        pairs, next_fold = np.full(len(labels), -1), 0
+        for label in np.unique(labels):
+            rows = random.permutation(np.flatnonzero(labels == label))
+            if len(rows) > 1:
+                pairs[rows] = (next_fold + np.arange(len(rows))) % n_folds
+                next_fold += len(rows)
+        source = np.full(len(samples.source), -1)
+        source[: len(pairs)] = pairs  # its own x is no unlabelled row to the member that it judges
+        target = torch.full((len(samples.target),), -1)
+        return cls(n_folds, torch.from_numpy(pairs), torch.from_numpy(source), target)
+
     def to(self, device: torch.device) -> "Folds":
         return Folds(self.n_folds, self.pairs.to(device), self.source.to(device), self.target.to(device))
 

@@ -5,7 +5,6 @@ density is known it is a correction, p(y|x) = b(y|x) exp(−u(x, y)) / Z(x), and
 can be estimated as well as one likes. Rows of x and y are flat; networks of images get them in their own shape.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,25 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.plans.conditionals import ConditionalEnsemble
-from fewpairs.plans.mixture import EnsemblePlan
 
 __all__ = [
-    "CorrectedPlan",
     "Energy",
     "InformedCost",
     "MapCost",
     "NeuralCost",
     "NeuralPotential",
     "at_rest",
-    "hear_opinions",
-    "n_opinions",
     "normalise_spectrally",
     "refuse_unfit_energy",
 ]
-
-MOST_AT_ONCE = 2**16  # draws of a base at once, of which some stay
-NEAR = 0.7  # standard deviations of y, the root mean square over its outputs
 
 
 class NeuralCost(nn.Module):
@@ -186,126 +177,6 @@ class Energy(nn.Module):
         """u of every x with every y, (Q, R)."""
         q, r = len(x), len(y)
         return self(x.repeat_interleave(r, 0), y.repeat(q, 1)).unflatten(0, (q, r))
-
-
-class CorrectedPlan(nn.Module):
-    """Creates the plan p(y|x) = b(y|x) exp(−u(x, y)) / Z(x).
-
-    Arguments:
-        base: b, a plan that is known in closed form.
-        energy: u, with a bound: it is what makes draws possible in bounded time.
-    """
-
-    def __init__(self, base: EnsemblePlan, energy: Energy) -> None:
-        super().__init__()
-        if energy.bound is None:
-            raise ValueError(
-                "The energy of a correction needs a bound: without one, no draw of the base would ever be kept."
-            )
-        self.base, self.energy = base, energy
-        self.bound = energy.bound
-
-    def energies(self, x: Tensor, y: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """u of several y's for each x, (n, rows, dim_y), without the last axis. Noise is added to the x that networks see; the
-        base is asked about x itself."""
-        return self._energies(self.base.conditional(x), x + noise, y)
-
-    def _energies(self, conditional: ConditionalEnsemble, x: Tensor, y: Tensor) -> Tensor:
-        if not isinstance(self.energy.cost, InformedCost):
-            return self.energy.of_draws(x, y)
-        with torch.no_grad():
-            opinions = hear_opinions(conditional, y)
-        return self.energy.of_draws(x, y, opinions)
-
-    def weigh(self, x: Tensor, y: Tensor, draws: Tensor, noise: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
-        """u(x, y), one number a row, and log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
-        energies = self.energies(x, torch.cat([y.unsqueeze(0), draws]), noise)
-        return energies[0], _log_mean_unbiased(-energies[1:])
-
-    def log_partition(self, x: Tensor, draws: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """log Z(x), estimated from draws of the base at each x, (n, rows, dim_y)."""
-        return _log_mean_unbiased(-self.energies(x, draws, noise))
-
-    def log_marginal(self, y: Tensor, source: Tensor, draws: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """log p̂(y), p̂ the average of p(·|x) over the source, with log Z from draws of the base at each of its x's."""
-        everywhere = y.unsqueeze(1).expand(-1, len(source), -1)
-        log_joint = self.base.log_prob_between(source, y) - self.energies(source, everywhere, noise).mT
-        log_share = -self.log_partition(source, draws, noise) - math.log(len(source))
-        return torch.logsumexp(log_joint + log_share.unsqueeze(-1), dim=0)
-
-    def log_ratio(self, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """log p(y|x) − log b(y|x), with log Z(x) estimated from so many draws, and its standard error, one number a row each."""
-        if float(self.energy.strength) == 0:
-            return torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])
-        conditional = self.base.conditional(x)
-        draws = conditional.sample((n_draws,), generator=generator)
-        energies = self._energies(conditional, x, torch.cat([y.unsqueeze(0), draws]))
-        weight = (-energies[1:]).exp()
-        log_ratio = -energies[0] - weight.mean(0).log()
-        return log_ratio, weight.std(0) / (weight.mean(0) * math.sqrt(n_draws))
-
-    def mean(self, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
-        """The mean of y at each x, (rows, dim_y), by so many draws of the base, each with the weight exp(−u)."""
-        conditional = self.base.conditional(x)
-        draws = conditional.sample((n_draws,), generator=generator)
-        share = (-self._energies(conditional, x, draws)).softmax(dim=0)
-        return (share.unsqueeze(-1) * draws).sum(0)
-
-    def sample(self, x: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Draws y's of shape (n_samples, rows, dim_y), exactly: a draw of the base stays with the chance exp(−u) / exp(bound)."""
-        most = float(self.energy.strength) * self.bound
-        n_found = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        kept = x.new_empty((n_samples, len(x), *self.base.conditional(x[:1]).event_shape))
-        waiting = torch.arange(len(x), device=x.device)
-        while len(waiting):
-            conditional = self.base.conditional(x[waiting])
-            # As many as are likely to be enough for the row that lacks most.
-            n_tries = math.ceil((n_samples - int(n_found[waiting].min())) * math.exp(most))
-            n_tries = max(min(n_tries, MOST_AT_ONCE // len(waiting)), 1)
-            y = conditional.sample((n_tries,), generator=generator)
-            chance = torch.rand(y.shape[:2], generator=generator, dtype=y.dtype, device=y.device)
-            stays = chance.log() <= -self._energies(conditional, x[waiting], y) - most
-            place = n_found[waiting] + stays.cumsum(0) - 1
-            draw, column = (stays & (place < n_samples)).nonzero(as_tuple=True)
-            kept[place[draw, column], waiting[column]] = y[draw, column]
-            n_found[waiting] += stays.sum(0)
-            waiting = (n_found < n_samples).nonzero().squeeze(1)
-        return kept
-
-
-def hear_opinions(conditional: ConditionalEnsemble, y: Tensor) -> Tensor:
-    """What a base thinks of y's of shape (n, rows, dim_y), in numbers of the order of one, (n, rows, `n_opinions`): how likely it
-    finds them, how much more likely each of its parts does, and how much of its mass is anywhere near.
-
-    The last one lets networks sharpen p(y|x) without taking mass from one mode to another: a step that makes every mode
-    narrower and the largest one larger gains a lot for the one and loses little for the other, as far as likelihoods can tell.
-    """
-    of_parts = conditional.log_probs(y)
-    log_prob = torch.logsumexp(of_parts + conditional.shares.log(), dim=-1, keepdim=True)
-    nearness = conditional.log_nearness(y, NEAR).unsqueeze(-1)
-    return torch.cat(
-        [log_prob.clamp(-12, 12) / 3, (of_parts - log_prob).clamp(-5, 5) / 2, nearness.clamp(min=-9) / 3], dim=-1
-    )
-
-
-def n_opinions(base: EnsemblePlan) -> int:
-    """How many numbers `hear_opinions` gives."""
-    return len(base.members) + 2
-
-
-def _log_mean_unbiased(log_weight: Tensor) -> Tensor:
-    """The logarithm of the mean weight over the first axis.
-
-    The logarithm of a mean over n draws is too low by some c / n, which would reward an energy that varies much; over n / 2 draws
-    by twice as much. The difference is added.
-    """
-    half = len(log_weight) // 2
-    whole, *halves = (_log_mean(part) for part in (log_weight, log_weight[:half], log_weight[half:]))
-    return 2 * whole - (halves[0] + halves[1]) / 2
-
-
-def _log_mean(log_weight: Tensor) -> Tensor:
-    return log_weight.logsumexp(0) - math.log(len(log_weight))
 
 
 @contextmanager

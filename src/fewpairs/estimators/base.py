@@ -1,7 +1,8 @@
-"""The faces that translators show: what comes in is checked, and what goes out is in the user's units and shapes.
+"""What every translator has: what comes in is checked, and what goes out is in the user's units and shapes.
 
-A `Translator` supplies `fit` and `sample`, a `DensityTranslator` log p(y|x) too. A `ClosedFormTranslator` supplies the
-distribution of y given x (`conditional`), and samples, densities, means, quantiles and intervals are read off it here.
+A `Translator` supplies `fit` and `sample`; means, quantiles, intervals and novelty are read off draws here. A
+`DensityTranslator` knows log p(y|x) too. A `ClosedFormTranslator` supplies the distribution of y given x (`conditional`), and
+everything is read off that.
 """
 
 from abc import abstractmethod
@@ -14,24 +15,46 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.validation import validate_data
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fewpairs.data import checks
 from fewpairs.data.samples import Samples
+from fewpairs.data.scaling import Scaler
+from fewpairs.estimators.novelty import Neighbourhood
+from fewpairs.estimators.settings import Configured
 from fewpairs.plans.conditionals import ConditionalEnsemble, ConditionalMixture
 
 __all__ = ["ClosedFormTranslator", "DensityTranslator", "Translator", "as_device", "seeded"]
 
 LEAST_PAIRS = 2
+N_TO_AVERAGE, N_TO_RANK = 256, 1000  # draws for a mean, and for quantiles
 
 
-class Translator(RegressorMixin, BaseEstimator):
-    """Abstract: an estimator of p(y|x) that can be sampled from. See `estimators` and `baselines` for the ones to use."""
+def _has_density(model: Any) -> bool:
+    return hasattr(model, "score_samples") or hasattr(model, "estimate_log_likelihood")
+
+
+class Translator(RegressorMixin, Configured):
+    """Abstract: an estimator of p(y|x) that can be sampled from. See `estimators` and `baselines` for the ones to use.
+
+    Attributes:
+        n_features_in_, feature_names_in_: The columns of X.
+        n_outputs_, target_names_: The columns of Y.
+        x_scaler_, y_scaler_: Shift and scale of each column.
+        neighbourhood_: Where x's have been seen.
+    """
 
     is_stochastic: ClassVar[bool] = True  # whether it draws y's, or maps x to one
+
+    x_scaler_: Scaler
+    y_scaler_: Scaler
+    neighbourhood_: Neighbourhood
+    n_pairs_: int
+    n_unpaired_: list[int]
 
     @property
     @abstractmethod
@@ -48,6 +71,49 @@ class Translator(RegressorMixin, BaseEstimator):
 
         Without a `random_state` of its own every call draws afresh, whatever the model's.
         """
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The conditional mean, over many draws: (rows, dim_y), or (rows,) if Y was one-dimensional."""
+        return self.sample(X, N_TO_AVERAGE if self.is_stochastic else 1, random_state=0).mean(axis=0)
+
+    def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """The quantiles of each output on its own, over many draws: (quantiles, rows, dim_y), or (quantiles, rows)."""
+        levels = _as_levels(quantiles)
+        return np.quantile(self.sample(X, N_TO_RANK if self.is_stochastic else 1, random_state=0), levels, axis=0)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the central interval of each output on its own."""
+        check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
+        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+        return lower, upper
+
+    def novelty(self, X: Any) -> np.ndarray:
+        """How far each x is from those seen in training, one number a row: above 1 is far, and p(y|x) a guess."""
+        return self.neighbourhood_(self._standardised(X).double())
+
+    @available_if(_has_density)
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)
+
+        Methods that only draw have no density, and no `score`; `metrics` has scores of draws.
+        """
+        ask = self.score_samples if hasattr(self, "score_samples") else self._estimated_scores
+        scores = ask(X, y)
+        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
+
+    def _estimated_scores(self, X: Any, y: Any) -> np.ndarray:
+        return self.estimate_log_likelihood(X, y).log_likelihood  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def summary(self) -> str:
+        """What was learnt, from what, and how far to trust it, in a paragraph."""
+
+    def _about_data(self) -> str:
+        return f"Learnt from {self.n_pairs_} pairs, {self.n_unpaired_[0]} unpaired x's and {self.n_unpaired_[1]} unpaired y's"
+
+    @abstractmethod
+    def _standardised(self, X: Any) -> Tensor:
+        """Checked x's at the scale of training."""
 
     def _gather(
         self,
@@ -145,11 +211,6 @@ class DensityTranslator(Translator):
     def score_samples(self, X: Any, y: Any) -> np.ndarray:
         """log p(y|x), one number a row, in the user's units."""
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The mean log-likelihood log p(y|x): higher is better. (Not R²: this model predicts a distribution.)"""
-        scores = self.score_samples(X, y)
-        return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
-
 
 class ClosedFormTranslator(DensityTranslator):
     """Abstract: a translator whose p(y|x) is known in closed form."""
@@ -181,16 +242,18 @@ class ClosedFormTranslator(DensityTranslator):
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """The quantiles of each output on its own: (quantiles, rows, dim_y), or (quantiles, rows)."""
-        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
-        return self._outputs(self.conditional(X).icdf(torch.from_numpy(levels)))
+        return self._outputs(self.conditional(X).icdf(torch.from_numpy(_as_levels(quantiles))))
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of the central interval of each output on its own."""
-        check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
-        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
-        return lower, upper
+    def _standardised(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        return self.x_scaler_(torch.tensor(self._check_x(X)))
+
+
+def _as_levels(quantiles: float | Sequence[float]) -> np.ndarray:
+    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
+    return levels
 
 
 def as_device(name: str) -> torch.device:

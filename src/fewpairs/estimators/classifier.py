@@ -4,20 +4,17 @@ The same objective, smoothing, training and choice as for continuous y, with cla
 unlabelled rows say where x is, and the class prior stands for the unpaired y's.
 """
 
-import copy
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
@@ -28,15 +25,40 @@ from fewpairs.data.labels import is_gap, read_prior, shares_in_order, split_labe
 from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.base import as_device
-from fewpairs.estimators.class_defaults import LEAST_TO_HOLD_OUT, Pace, usual_decisiveness, usual_pace, usual_radii
+from fewpairs.estimators.classifier_defaults import (
+    LEAST_TO_HOLD_OUT,
+    Pace,
+    usual_decisiveness,
+    usual_pace,
+    usual_radii,
+)
+from fewpairs.estimators.learning import learning
+from fewpairs.estimators.rules import (
+    ANYTHING,
+    FLAG,
+    NOTHING,
+    RANDOM_STATE,
+    SEQUENCE,
+    TEXT,
+    Rule,
+    above,
+    instance_of,
+    one_of,
+    whole,
+)
 from fewpairs.estimators.saving import SavedEnsemble
+from fewpairs.estimators.settings import ClassifierSearch, ClassifierTraining, Configured
 from fewpairs.networks.classifiers import MANY_ROWS, make_cnn, make_mlp_classifier, refuse_unfit, reset
 from fewpairs.networks.perceptrons import ACTIVATIONS, as_widths
-from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
+from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, Constant
+from fewpairs.plans.ensemble import IGNORES_X, Part
+from fewpairs.selection.candidates import Options
 from fewpairs.selection.choice import LEAST_STEPS, Choice, choose
-from fewpairs.selection.class_makers import ClassMaker, Silent, cut_by_class
-from fewpairs.selection.makers import Clock
-from fewpairs.training.loop import Settings
+from fewpairs.selection.families.classes import ClassFamily
+from fewpairs.selection.judges import Judge
+from fewpairs.selection.trials import Trainer
+from fewpairs.training.clock import Clock
+from fewpairs.training.learners import Settings
 from fewpairs.training.progress import progress_bar
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -46,7 +68,6 @@ LABELLED = (
     "X and its labels",
     "A row without a label has −1, None or NaN in y; rows that y knows nothing of go into X_unpaired.",
 )
-PACE_ARGUMENTS = ("max_steps", "learning_rate", "batch_size", "labelled_batch_size", "n_members")
 ROWS_AT_ONCE = 2000  # in prediction
 FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
 FITTED = (
@@ -70,7 +91,7 @@ FITTED = (
 )
 
 
-class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
+class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
     """Learns p(class|x) from labelled and unlabelled rows.
 
     Arguments you may want:
@@ -87,17 +108,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         random_state: A number makes the fit repeatable on the same machine, unless time_budget ends it.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
 
-    An argument that is chosen from the data, if at least five hundred rows are labelled; with fewer, "auto" is 0.2, and 0.3 for
-    the "cnn"; nothing under other objectives than "marginal":
-        adversarial: The length, as a part of √dim_x standard deviations, of the step in x that changes p(class|x) most, and
-            against which it is kept steady.
-
     Arguments you should not need:
-        unpaired_weight: The weight μ of the class prior under "marginal".
-        decisiveness: The weight of the entropy of p(class|x) at unlabelled rows under "marginal": classes are taken to be
-            set apart by places with few rows. 0 leaves the objective as it is for continuous y. "auto" is 0.1, and
-            more with many unlabelled rows, which a network does not know by heart so soon: 0.2 with 10,000, 0.3 at the most.
-        smoothing: The noise added to x in training, in standard deviations.
         scale: "columns" brings every column of X to mean zero and variance one; "together" all of them with one shift and one
             factor, as images want it; "none" leaves them. "auto" is "together" for images and "columns" for tables.
         image_shape: (channels, height, width) of images that come flattened, as rows of a table.
@@ -108,16 +119,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             labelled rows or more, each learns from all but its part of them, which judges it; networks that had no need to be
             stopped early are then learnt anew from all of them. Without such a judge, no probability is below the prior's over
             one more than the labels.
-        max_steps: The training steps. "auto" is 400 for the "cnn", which learns in few, and 1000 for other networks; with more
-            than a thousand unlabelled rows these take more by the root of their number, 4000 at the most. Networks that are
-            only there to be judged by labels held out get no more than 200 and 1000.
-        learning_rate: Adam's step size, at its peak. "auto" is 0.001, and 0.003 for the "cnn" if there are unlabelled rows or
-            five hundred labelled ones: with fewer alone it would be sure of too much.
-        batch_size: The unlabelled rows in a step. "auto" is 256, and 128 for the "cnn".
-        labelled_batch_size: The labelled rows in a step; likewise.
-        precision: "bfloat16" or "float32", of the products of networks while they learn; what is read off a fitted model is
-            computed in full. "auto" is the former on a CPU that has instructions for it: fits take half as long there.
         device: "auto" takes a CUDA device if there is one, or name one.
+        search: What keeps it steady where labels are few; see `ClassifierSearch`.
+        training: How networks are trained; see `ClassifierTraining`.
 
     Attributes:
         classes_: The classes, sorted.
@@ -140,7 +144,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
         >>> y[20:] = None
-        >>> model = SemiSupervisedClassifier(max_steps=20, hidden=(8,), random_state=0).fit(X, y)
+        >>> model = SemiSupervisedClassifier(training=ClassifierTraining(max_steps=20), hidden=(8,), random_state=0).fit(X, y)
         >>> model.predict_proba(X[:3]).shape
         (3, 2)
     """
@@ -153,30 +157,23 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     x_scaler_: Scaler
     image_shape_: Shape | None
 
-    _parameter_constraints = {
-        "objective": [StrOptions({"marginal", "inverse_eot", "supervised"})],
-        "class_prior": [StrOptions({"labelled", "uniform"}), "array-like", dict],
-        "unlabelled": "no_validation",
-        "network": [StrOptions({"auto", "mlp", "cnn"}), nn.Module],
-        "hidden": ["array-like"],
-        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
-        "random_state": ["random_state"],
-        "verbose": ["boolean"],
-        "adversarial": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "unpaired_weight": [Interval(Real, 0, None, closed="left")],
-        "decisiveness": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "smoothing": [Interval(Real, 0, None, closed="left")],
-        "scale": [StrOptions({"auto", "columns", "together", "none"})],
-        "image_shape": ["array-like", None],
-        "label_embedding": [Interval(Integral, 1, None, closed="left"), None],
-        "activation": [StrOptions(set(ACTIVATIONS))],
-        "n_members": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "max_steps": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "labelled_batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "precision": [StrOptions({"auto", "bfloat16", "float32"})],
-        "device": [str],
+    rules: ClassVar[dict[str, Rule]] = {
+        "objective": one_of("marginal", "inverse_eot", "supervised"),
+        "class_prior": one_of("labelled", "uniform") | SEQUENCE | instance_of(Mapping, pd.Series),
+        "unlabelled": ANYTHING,
+        "network": one_of("auto", "mlp", "cnn") | instance_of(nn.Module),
+        "hidden": SEQUENCE,
+        "time_budget": above(0) | NOTHING,
+        "random_state": RANDOM_STATE,
+        "verbose": FLAG,
+        "scale": one_of("auto", "columns", "together", "none"),
+        "image_shape": SEQUENCE | NOTHING,
+        "label_embedding": whole(1) | NOTHING,
+        "activation": one_of(*ACTIVATIONS),
+        "n_members": whole(1) | one_of("auto"),
+        "device": TEXT,
+        "search": instance_of(ClassifierSearch),
+        "training": instance_of(ClassifierTraining),
     }
 
     def __init__(
@@ -190,21 +187,14 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = True,
-        adversarial: float | Literal["auto"] = "auto",
-        unpaired_weight: float = 1.0,
-        decisiveness: float | Literal["auto"] = "auto",
-        smoothing: float = 0.0,
         scale: Literal["auto", "columns", "together", "none"] = "auto",
         image_shape: Sequence[int] | None = None,
         label_embedding: int | None = None,
         activation: Literal["silu", "relu", "tanh", "leaky_relu"] = "relu",
         n_members: int | Literal["auto"] = "auto",
-        max_steps: int | Literal["auto"] = "auto",
-        learning_rate: float | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        labelled_batch_size: int | Literal["auto"] = "auto",
-        precision: Literal["auto", "bfloat16", "float32"] = "auto",
         device: str = "auto",
+        search: ClassifierSearch = ClassifierSearch(),  # noqa: B008 (settings never change)
+        training: ClassifierTraining = ClassifierTraining(),  # noqa: B008
     ) -> None:
         self.objective = objective
         self.class_prior = class_prior
@@ -214,21 +204,14 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         self.time_budget = time_budget
         self.random_state = random_state
         self.verbose = verbose
-        self.adversarial = adversarial
-        self.unpaired_weight = unpaired_weight
-        self.decisiveness = decisiveness
-        self.smoothing = smoothing
         self.scale = scale
         self.image_shape = image_shape
         self.label_embedding = label_embedding
         self.activation = activation
         self.n_members = n_members
-        self.max_steps = max_steps
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.labelled_batch_size = labelled_batch_size
-        self.precision = precision
         self.device = device
+        self.search = search
+        self.training = training
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_unpaired: Any = None) -> Self:
         """Learns from labelled and unlabelled rows.
@@ -239,19 +222,13 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             sample_weight: One weight for each row of X; only their ratios matter.
             X_unpaired: More rows without a label, of weight one.
         """
-        self._validate_params()
-        clock = Clock(self.time_budget, time.perf_counter())
-        before = dict(self.__dict__)
-        try:
+        self._check_arguments()
+        clock = Clock(self.time_budget)
+        with learning(self):
             samples = self._gather(X, y, sample_weight, X_unpaired)
             with progress_bar(is_on=self.verbose) as on_step:
-                maker = self._maker(samples, clock, on_step)
-                choice = choose(maker, self._wishes(), self._objective())
+                choice = choose(self._trainer(samples, clock, on_step), self._options(), self._objective())
             self._keep(choice)
-        except BaseException:  # whatever it was, half of a new model on top of an old one would be worse
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
         return self
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -259,7 +236,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "plan_")
         rows = torch.tensor(self._check_x(X))
         with torch.no_grad():
-            parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
+            parts = [self.plan_(self._scaled(some)).logits.double() for some in rows.split(ROWS_AT_ONCE)]
         said = torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
         return self._in_doubt(said) if math.isnan(self.validation_score_) else said
 
@@ -299,7 +276,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             f"{data}. Held-out log-probability {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats a label. x "
             f"brought {self.x_gain_:+.3f} ± {self.x_gain_error_:.3f} against the prior{gain if self.n_unlabelled_ else ''}. The "
             f"ensemble gives {self.chosen_['share']:.0%} to objective {self.chosen_['objective']}, adversarial "
-            f"{self.chosen_['adversarial']}, and {1 - sum(final['share'] for final in self.finals_):.0%} to the prior alone. "
+            f"{self.chosen_['adversarial']}, and {self.plan_.share(IGNORES_X):.0%} to the prior alone. "
             f"Training {self.ended_}."
         )
 
@@ -333,16 +310,15 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         settings["unlabelled"] = None if is_gap(self.unlabelled) else self.unlabelled
         return {**settings, "network": None} if isinstance(self.network, nn.Module) else settings
 
-    def _shape_of(self, plan: ClassPlan) -> dict[str, Any]:
-        return {"is_silent": isinstance(plan.cost.network, Silent)}
-
-    def _empty_plan(self, shapes: list[Any]) -> ClassEnsemble:
+    def _empty_plan(self, config: list[dict[str, Any]]) -> ClassEnsemble:
         n_classes, hidden = len(self.classes_), as_widths(self.hidden)
-        networks = [Silent(n_classes) if shape["is_silent"] else self._make_network(hidden) for shape in shapes]
-        potential = ClassPotential(torch.zeros(n_classes))
-        return ClassEnsemble(
-            [ClassPlan(ClassCost(network), copy.deepcopy(potential)) for network in networks], torch.ones(len(networks))
-        )
+
+        def member(config: dict[str, Any]) -> ClassPlan:
+            network = Constant(n_classes) if config["is_constant"] else self._make_network(hidden)
+            return ClassPlan(ClassCost(network), ClassPotential(torch.zeros(n_classes)))
+
+        parts = [Part(part["name"], [member(one) for one in part["members"]]) for part in config]
+        return ClassEnsemble(parts, torch.ones(len(parts)))
 
     def _restore(self) -> None:
         super()._restore()
@@ -452,10 +428,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
     def _pace(self) -> Pace:
         """How to learn: what was given, and the rest as the network wants it."""
         usual = usual_pace(self._objective(), self.n_labelled_, self.n_unlabelled_, is_cnn=self._is_cnn())
-        given = {knob: getattr(self, knob) for knob in PACE_ARGUMENTS}
-        return replace(usual, **{knob: value for knob, value in given.items() if value != "auto"})
+        given = {**self.training.get_params(), "n_members": self.n_members}
+        given.pop("precision")
+        return replace(usual, **{name: value for name, value in given.items() if value != "auto"})
 
-    def _maker(self, samples: Samples, clock: Clock, on_step: Any) -> ClassMaker:
+    def _trainer(self, samples: Samples, clock: Clock, on_step: Any) -> Trainer:
         random, device = check_random_state(self.random_state), as_device(self.device)
         if isinstance(self.network, nn.Module):
             if self.label_embedding is not None:
@@ -467,10 +444,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
         pace, radii = self._pace(), usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
         n_members = pace.n_members
         folds = Folds(n_members, *(_none(rows) for rows in (samples.pairs_x, samples.source, samples.target)))
-        parts = {}  # where nothing is held out, the first networks are the last
+        parts: dict[str, Any] = {}  # where nothing is held out, the first networks are the last
         if self.n_labelled_ >= LEAST_TO_HOLD_OUT and n_members > 1:
-            folds = cut_by_class(samples, n_members, random)
+            folds = Folds.cut_by_class(samples, n_members, random)
             parts = {"trial_part": min(pace.judged_steps / pace.max_steps, 1.0), "final_part": 0.5}
+        precision = self.training.precision
         settings = Settings(
             learning_rate=pace.learning_rate,
             potential_learning_rate=pace.learning_rate,
@@ -479,41 +457,50 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
             pairs_batch_size=pace.labelled_batch_size,
             max_steps=pace.max_steps,
             max_grad_norm=10.0,
-            is_coarse=self.precision == "bfloat16" or (self.precision == "auto" and _is_fast_in_bfloat16(device)),
+            is_coarse=precision == "bfloat16" or (precision == "auto" and _is_fast_in_bfloat16(device)),
         )
         first = {
             "hidden": as_widths(self.hidden),
-            "smoothing": self.smoothing,
+            "smoothing": self.search.smoothing,
             "emphasis": 0.0,
             "adversarial": radii[len(radii) // 2],
         }
-        return ClassMaker(
+        generator = torch.Generator(device).manual_seed(int(random.randint(2**31)))
+        seed = int(random.randint(2**31))
+        decisiveness = self.search.decisiveness
+        family = ClassFamily(
             samples=samples,
-            folds=folds,
-            settings=settings,
+            judge=Judge.of(samples, folds),
             random=random,
-            generator=torch.Generator(device).manual_seed(int(random.randint(2**31))),
-            clock=clock,
-            on_step=on_step,
             make_network=self._make_network,
             log_prior=torch.from_numpy(self.class_prior_).float().log(),
-            decisiveness=(
-                usual_decisiveness(self.n_unlabelled_) if isinstance(self.decisiveness, str) else self.decisiveness
-            ),
-            first={**first, "unpaired_weight": self.unpaired_weight},
+            decisiveness=usual_decisiveness(self.n_unlabelled_) if decisiveness == "auto" else float(decisiveness),
+            first={**first, "unpaired_weight": self.search.unpaired_weight},
+        )
+        return Trainer(
+            family=family,
+            settings=settings,
+            seed=seed,
+            generator=generator,
+            clock=clock,
+            on_step=on_step,
             adversarial_rows=pace.adversarial_rows,
             **parts,
         )
 
-    def _wishes(self) -> dict[str, tuple[Any, ...]]:
-        """For each knob the values to choose from."""
+    def _options(self) -> Options:
+        """For each setting the values to choose from."""
         radii = usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
         if self.objective != "marginal":
             radii = (0.0,)
-        if self.adversarial != "auto":
-            radii = (float(self.adversarial),)
-        wishes = {"hidden": (as_widths(self.hidden),), "smoothing": (self.smoothing,), "emphasis": (0.0,)}
-        return {**wishes, "adversarial": radii, "unpaired_weight": (self.unpaired_weight,)}
+        if self.search.adversarial != "auto":
+            radii = (float(self.search.adversarial),)
+        options: Options = {
+            "hidden": (as_widths(self.hidden),),
+            "smoothing": (self.search.smoothing,),
+            "emphasis": (0.0,),
+        }
+        return {**options, "adversarial": radii, "unpaired_weight": (self.search.unpaired_weight,)}
 
     def _objective(self) -> str:
         """Without unlabelled rows the marginal objective has nothing to say."""
@@ -521,25 +508,17 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, BaseEstimator):
 
     def _keep(self, choice: Choice) -> None:
         """Puts what came out into the fitted attributes, and says what the user must know."""
-        self.plan_ = choice.plan.cpu().float().eval().requires_grad_(False)
+        self.plan_ = choice.plan.cpu().float().eval().requires_grad_(False)  # type: ignore[assignment]
         self.validation_score_, self.validation_score_error_ = choice.score
-        self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
-        self.x_gain_, self.x_gain_error_ = choice.x_gain
-        self.finals_ = [{**asdict(trial.candidate), "share": share} for trial, share in choice.finals]
-        self.chosen_ = max(self.finals_, key=lambda final: final["share"])
         self.candidates_ = [
             {**asdict(candidate), "score": score, "error": error} for candidate, score, error in choice.table
         ]
-        self.ended_ = choice.ended
-        n_steps = min(trial.outcome.steps[-1] for trial, _ in choice.finals)
+        self._keep_findings(choice)
+        n_steps = min(final.trial.outcome.steps[-1] for final in choice.finals)
         if choice.ended == "out of time" and n_steps < LEAST_STEPS:
             checks.warn_user(
                 f"time_budget={self.time_budget:g} was over after {n_steps} steps: more of them would probably learn more.",
                 ConvergenceWarning,
-            )
-        if choice.ended == "interrupted":
-            checks.warn_user(
-                "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that."
             )
         if choice.ended == "diverged":
             checks.warn_user(

@@ -7,13 +7,14 @@ from torch import nn
 
 from fewpairs.data.files import read_model
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.corrected import CorrectedTranslator
+from fewpairs.estimators.energy_based import EnergyTranslator
 from fewpairs.estimators.mixture import MixtureTranslator
-from fewpairs.estimators.neural import NeuralTranslator
 
 __all__ = ["load"]
 
 KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (MixtureTranslator, NeuralTranslator, SemiSupervisedClassifier)
+    kind.__name__: kind for kind in (MixtureTranslator, SemiSupervisedClassifier, CorrectedTranslator, EnergyTranslator)
 }
 
 
@@ -23,7 +24,7 @@ def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
     Arguments:
         path: The file.
         networks: Modules like those of your own that it was fitted with: `network` of a `SemiSupervisedClassifier`, `cost` and
-            `potential` of a `NeuralTranslator`.
+            `potential` of a `CorrectedTranslator` or an `EnergyTranslator`.
     """
     tensors, description = read_model(path)
     kind = description["estimator"]

@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from dataclasses import fields
+from dataclasses import asdict, fields
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -11,13 +11,16 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from fewpairs.data.checks import warn_user
 from fewpairs.data.files import write_model
+from fewpairs.estimators.settings import Settings
+from fewpairs.selection.choice import Choice
 
 __all__ = ["Saved", "SavedEnsemble"]
 
 
 class Saved:
-    """Abstract: an estimator with `plan_` that can be written to a file and read back by `models.load`."""
+    """Abstract: an estimator with `plan_` that can be written to a file and read back by `load`."""
 
     plan_: Any
     fitted_names: ClassVar[tuple[str, ...]]  # fitted attributes that JSON can hold
@@ -33,7 +36,7 @@ class Saved:
         """All that a fitted model is made of: its tensors, and what JSON can hold."""
         check_is_fitted(self, "plan_")
         fitted = {name: getattr(self, name) for name in self.fitted_names}
-        fitted |= {"shape": self._shape(), "feature_names_in_": None}
+        fitted |= {"config": self._config(), "feature_names_in_": None}
         if hasattr(self, "feature_names_in_"):
             fitted["feature_names_in_"] = list(self.feature_names_in_)
         tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
@@ -45,8 +48,8 @@ class Saved:
     @classmethod
     def from_file(cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any]) -> Self:
         """The model that `save` took apart."""
-        model = cls(**settings)
-        feature_names, shape = fitted.pop("feature_names_in_"), fitted.pop("shape")
+        model = cls(**cls._read_settings(settings))
+        feature_names, config = fitted.pop("feature_names_in_"), fitted.pop("config")
         if feature_names is not None:
             model.feature_names_in_ = np.array(feature_names, dtype=object)  # type: ignore[attr-defined]
         for name, value in fitted.items():
@@ -57,39 +60,57 @@ class Saved:
             setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
         model._restore()
         with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
-            plan = model._empty_plan(shape)
+            plan = model._empty_plan(config)
         plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
         model.plan_ = plan.eval().requires_grad_(False)
         return model
 
     def _plain_settings(self) -> dict[str, Any]:
-        settings = self.get_params()  # type: ignore[attr-defined]
+        """The arguments as JSON can hold them; settings objects as dictionaries."""
+        settings = self.get_params(deep=False)  # type: ignore[attr-defined]
         if not isinstance(settings["random_state"], Integral | None):
             settings["random_state"] = None  # a generator is no setting, and the fitted model does not need it
-        return settings
+        return {name: one.get_params() if isinstance(one, Settings) else one for name, one in settings.items()}
+
+    @classmethod
+    def _read_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as they were before `_plain_settings`."""
+        usual = cls().get_params(deep=False)  # type: ignore[attr-defined]
+        kinds = {name: type(one) for name, one in usual.items() if isinstance(one, Settings)}
+        return {name: kinds[name](**value) if name in kinds else value for name, value in settings.items()}
 
     @abstractmethod
-    def _shape(self) -> Any:
+    def _config(self) -> Any:
         """What it takes to make a plan with tensors of the same names and sizes."""
 
     @abstractmethod
-    def _empty_plan(self, shape: Any) -> nn.Module:
-        """A plan of this shape, whose tensors are about to be read."""
+    def _empty_plan(self, config: Any) -> nn.Module:
+        """A plan of this kind, whose tensors are about to be read."""
 
     def _restore(self) -> None:
         """Makes of attributes what they were before JSON."""
 
 
 class SavedEnsemble(Saved):
-    """Abstract: one whose plan is an ensemble of candidates' members."""
+    """Abstract: one whose plan is an ensemble that a choice found."""
 
-    def _shape(self) -> list[Any]:
-        return [self._shape_of(plan) for plan in self.plan_.members]
-
-    @abstractmethod
-    def _shape_of(self, plan: Any) -> Any:
-        """What it takes to make a member with tensors of the same names and sizes."""
+    def _config(self) -> list[dict[str, Any]]:
+        return self.plan_.config
 
     def _restore(self) -> None:
-        for candidate in (self.chosen_, *self.finals_, *self.candidates_):  # type: ignore[attr-defined]
+        for candidate in (self.chosen_, *self.finals_, *self.candidates_):
             candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
+
+    def _keep_findings(self, choice: Choice) -> None:
+        """What a choice found, in the fitted attributes, and a warning if it was interrupted."""
+        self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
+        self.x_gain_, self.x_gain_error_ = choice.x_gain
+        self.finals_ = [
+            {**asdict(final.trial.candidate), "share": final.share, "part": final.name} for final in choice.finals
+        ]
+        self.chosen_ = max(self.finals_, key=lambda final: final["share"])
+        self.ended_ = choice.ended
+        if choice.ended == "interrupted":
+            warn_user(
+                "Interrupted: the best model so far is kept. A loop around this fit goes on; interrupt again to stop that."
+            )

@@ -6,13 +6,16 @@ average prediction over all x's has the classes in the shares of the prior.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
-from fewpairs.plans.mixture import Ensemble, Plan
+from fewpairs.plans.ensemble import Ensemble, Part
+from fewpairs.plans.plan import Plan
 
-__all__ = ["ClassCost", "ClassEnsemble", "ClassPlan", "ClassPotential", "log_average"]
+__all__ = ["ClassCost", "ClassEnsemble", "ClassPlan", "ClassPotential", "Constant", "log_average"]
 
 
 class ClassCost(nn.Module):
@@ -49,8 +52,23 @@ class ClassPotential(nn.Module):
         return self.f[y.long().squeeze(-1)]
 
 
+class Constant(nn.Module):
+    """Creates the network that gives zero for every class, whatever x is: its plan ignores x.
+
+    Arguments:
+        n_classes: K.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.new_zeros((len(x), self.n_classes))
+
+
 class ClassPlan(Plan):
-    """Creates the plan of a cost and a potential of classes.
+    """Creates the plan of a cost and a potential of classes; `plan(x)` is the distribution of the class given x.
 
     Example:
         >>> plan = ClassPlan(ClassCost(nn.Linear(2, 3)), ClassPotential(torch.zeros(3)))
@@ -89,19 +107,30 @@ class ClassPlan(Plan):
         """f(y): all classes are there, and each once."""
         return self.potential(y)
 
+    def forward(self, x: Tensor) -> Categorical:
+        return Categorical(logits=self.log_probs(x), validate_args=False)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What it takes to make a plan with tensors of the same names and sizes, beside the network there is one of."""
+        return {"is_constant": isinstance(self.cost.network, Constant)}
+
 
 class ClassEnsemble(Ensemble):
-    """Creates the average Σ_m share_m p_m(k|x) of several class plans."""
+    """Creates the average Σ_m share_m p_m(k|x) of several class plans; called, it is the distribution of the class given x."""
 
-    def __init__(self, members: Sequence[ClassPlan], shares: Tensor) -> None:
-        super().__init__(members, shares)
+    def __init__(self, parts: Sequence[Part], shares: Tensor) -> None:
+        super().__init__(parts, shares)
         # Convolutions answer twice as fast on a CPU with their channels side by side.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def log_probs(self, x: Tensor) -> Tensor:
         """log p(k|x) of all classes, (rows, K)."""
         each = torch.stack([member.log_probs(x) for member in self.members], dim=-1)
-        return (each + self.shares.log()).logsumexp(-1)
+        return (each + self.member_shares.log()).logsumexp(-1)
+
+    def forward(self, x: Tensor) -> Categorical:
+        return Categorical(logits=self.log_probs(x), validate_args=False)
 
 
 def log_average(log_probs: Tensor, weight: Tensor) -> Tensor:

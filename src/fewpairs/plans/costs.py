@@ -5,6 +5,7 @@ planes in y. Together with a mixture potential it makes a plan in closed form (s
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class SlopeCost(nn.Module):
         learn_scale: bool = True,
     ) -> None:
         super().__init__()
-        self.shape = {
+        self.config: dict[str, Any] = {
             "dim_x": dim_x,
             "dim_y": dim_y,
             "n_slopes": n_slopes,

@@ -1,4 +1,4 @@
-"""Starts: where the atoms of a potential stand before training.
+"""Initial atoms: where the atoms of a potential stand before training.
 
 A plan with slopes near zero is its potential's mixture for every x. Fitted to all y's first, it begins as the best model
 that ignores x, and that model is a yardstick of its own: a plan that cannot beat it has learnt nothing from x.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewpairs.plans.potentials import ATOMS, Atoms, MixturePotential
 
-__all__ = ["Start", "choose_n_atoms", "fit_mixture", "most_atoms", "place_on_samples"]
+__all__ = ["InitialAtoms", "choose_n_atoms", "fit_mixture", "most_atoms", "place_on_samples"]
 
 MAX_ROWS = 2_500  # rows that the first mixture is fitted to: more of them hardly move some tens of atoms
 MAX_ITERATIONS = 20  # it is a start, training goes on from there
@@ -25,7 +25,7 @@ LEAST_VARIANCE = 1e-6  # of an atom, as a part of the variance of y
 N_ATOMS = {"diagonal": (1, 5, 20, 50), "full": (1, 2, 5, 10, 20)}
 
 
-class Start(NamedTuple):
+class InitialAtoms(NamedTuple):
     """Atoms to begin with, before any floor."""
 
     kind: str
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 def fit_mixture(
     target: Tensor, weight: Tensor, kind: str, n_atoms: int, random: np.random.RandomState
-) -> tuple[Start, GaussianMixture]:
+) -> tuple[InitialAtoms, GaussianMixture]:
     """Fits atoms to y's by expectation maximisation, begun from k-means."""
     rows = target.double().cpu().numpy()
     share = (weight / weight.sum()).double().cpu().numpy()
@@ -64,7 +64,7 @@ def fit_mixture(
     # Fewer different rows than atoms: the rest repeat the first ones at shares of their weight.
     atom = np.arange(n_atoms) % mixture.n_components
     parts = (np.log(mixture.weights_[atom] / np.bincount(atom)[atom]), mixture.means_[atom], mixture.covariances_[atom])
-    return Start(kind, ATOMS[kind](*(torch.from_numpy(part) for part in parts))), mixture
+    return InitialAtoms(kind, ATOMS[kind](*(torch.from_numpy(part) for part in parts))), mixture
 
 
 def most_atoms(n_rows: int) -> int:
@@ -84,9 +84,11 @@ def choose_n_atoms(target: Tensor, weight: Tensor, kind: str, random: np.random.
     return rungs[int(np.argmax(scores))]
 
 
-def place_on_samples(target: Tensor, kind: str, n_atoms: int, variance: float, random: np.random.RandomState) -> Start:
+def place_on_samples(
+    target: Tensor, kind: str, n_atoms: int, variance: float, random: np.random.RandomState
+) -> InitialAtoms:
     """Atoms of equal weight and variance on random y's, as the paper does."""
     chosen = torch.from_numpy(random.choice(len(target), size=n_atoms, replace=n_atoms > len(target)))
     b = target.double().cpu()[chosen]
     B = ATOMS[kind].from_variances(torch.full_like(b, variance))
-    return Start(kind, ATOMS[kind](torch.zeros(n_atoms, dtype=torch.float64), b, B))
+    return InitialAtoms(kind, ATOMS[kind](torch.zeros(n_atoms, dtype=torch.float64), b, B))

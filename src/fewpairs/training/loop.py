@@ -1,59 +1,82 @@
-"""Training: draw minibatches, smooth them, take a step for every member of a population; watch held-out pairs, keep the best.
+"""The loop: steps until the budget ends, looks at held-out rows in between, and the best of what was seen is kept.
 
-A gradient that is not finite counts as zero, and what the loop leaves behind is, for each candidate, the best state it has
-seen (the last finite one where nothing is held out), whether it ran to its end, out of time, into Ctrl-C or into numbers
-that no longer make sense.
+What is learnt, and how, is a `Learner`'s business: a population of plans, a network, a baseline. What its state is worth is a
+judge's: one score for each held-out row. The loop knows when to look, when it is over, and what to do about Ctrl-C and
+about numbers that are no numbers.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fewpairs.data.folds import Folds
-from fewpairs.data.samples import Samples
-from fewpairs.plans.mixture import Plan
-from fewpairs.training.cuda_graphs import Graphed
-from fewpairs.training.populations import Population
-from fewpairs.training.smoothing import Smoothing
+from fewpairs.training.interrupts import ends_early, stop_if_asked
 
-__all__ = ["Dealer", "Deck", "JointDealer", "Outcome", "Settings", "score_held_out", "train"]
+__all__ = ["Budget", "Judge", "Learner", "Outcome", "one_cycle", "train"]
 
-MAX_SKIPPED = 20  # steps in a row without a finite gradient: by then the parameters themselves are beyond repair
+FIRST_LOOK = 10
+
+Judge = Callable[
+    [], Tensor
+]  # the score of each held-out row, higher is better, (candidates, rows); NaN where none is held out
+
+
+class Learner(Protocol):
+    """What can be trained: one candidate or several, each of which is judged by itself."""
+
+    @property
+    def n_candidates(self) -> int: ...
+
+    def step(self, done: float) -> Mapping[str, Tensor]:
+        """Takes a step, when this part of the work is done; what it saw, by name, one number a candidate or a member."""
+        ...
+
+    def is_finite(self) -> Tensor:
+        """For each candidate, whether all that it has learnt are finite numbers, (candidates,)."""
+        ...
+
+    def is_lost(self) -> bool:
+        """Whether there is nothing to go on with."""
+        ...
+
+    def remember(self, which: Tensor) -> None:
+        """Keeps the state of some candidates, (candidates,), in place of what was kept before; at first it is the beginning."""
+        ...
+
+    def restore(self) -> None:
+        """Goes back to what was kept."""
+        ...
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How to train.
+class Budget:
+    """When to look, and when it is over.
 
     Attributes:
-        learning_rate: Adam's step size for the cost; the peak of it under the one-cycle schedule.
-        potential_learning_rate: The same for the potential.
-        one_cycle: Whether the step size rises over the first third and then falls to nearly nothing, or stays as it is.
-        batch_size: The rows of source and of target in a step.
-        pairs_batch_size: The pairs in a step. They cost less: unpaired rows meet each other, pairs do not.
         max_steps: The steps at the most.
-        time_budget: The seconds at the most. The schedule fits itself into whichever bound is nearer.
-        max_grad_norm: Longer gradients are shortened to it; None leaves them.
-        n_looks: How often, spread over the steps, the held-out pairs are looked at.
-        is_coarse: Whether networks multiply in bfloat16 while they learn; held-out pairs are judged in full precision.
+        seconds: The seconds at the most; None is no bound. Whatever changes over time fits itself into the nearer bound.
+        n_looks: How often the held-out rows are looked at.
+        looks_early: Whether looks are close together at first, as for a network of many parameters, which has learnt all from
+            few pairs within some tens of steps; or else evenly spread, the first before the first step.
+        look_cost: What a look costs, in steps, where that is worth a thought: looks, but the last, are then at least so many
+            steps apart, and those that would take more than half of the seconds are left out.
+        patience: It is over after so many looks without a better one.
+        too_far: A loss at held-out rows, of a kind that is never negative, that ends more than so many times above its best has
+            run away.
     """
 
-    learning_rate: float
-    potential_learning_rate: float
-    one_cycle: bool
-    batch_size: int
-    pairs_batch_size: int
     max_steps: int
-    time_budget: float | None = None
-    max_grad_norm: float | None = None
+    seconds: float | None = None
     n_looks: int = 25
-    is_coarse: bool = False
+    looks_early: bool = False
+    look_cost: float = 0.0
+    patience: float = math.inf
+    too_far: float = math.inf
 
 
 @dataclass
@@ -63,265 +86,179 @@ class Outcome:
     Attributes:
         steps: The step of each look.
         seconds: The seconds it came at.
-        objectives: The objective of each member there, (members,).
-        scores: log p(y|x) of each pair, by the member of each candidate that has not seen it, (candidates, P); NaN for
-            pairs that are not held out.
-        best: For each candidate, the look whose plans were kept.
+        losses: For each name, what the step before each look saw.
+        scores: The scores of each look, (candidates, rows).
+        means: Their weighted means, (candidates,).
+        best: For each candidate, the look whose state was kept.
         ended: "finished", "out of time", "interrupted" or "diverged".
     """
 
     steps: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    objectives: list[Tensor] = field(default_factory=list)
+    losses: list[Mapping[str, Tensor]] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
+    means: list[Tensor] = field(default_factory=list)
     best: Tensor = field(default_factory=lambda: torch.zeros(0))
     ended: str = "finished"
 
+    def history(self) -> dict[str, list[float]]:
+        """For one candidate: a list for each of "step", "seconds", "held_out" (lower is better), and what its steps saw."""
+        names = list(dict.fromkeys(name for losses in self.losses for name in losses))
+        return {
+            "step": list(self.steps),
+            "seconds": list(self.seconds),
+            "held_out": [-float(mean[0]) for mean in self.means],
+            **{name: [float(losses.get(name, torch.tensor(math.nan))) for losses in self.losses] for name in names},
+        }
+
+    @property
+    def best_step(self) -> int:
+        """For one candidate: the step whose state was kept."""
+        return self.steps[int(self.best[0])] if self.steps else 0
+
+    def refuse_if_nothing_was_learnt(self) -> None:
+        """Passes Ctrl-C on if it came before the first step: there is nothing to keep."""
+        if self.ended == "interrupted" and not any(self.steps):
+            raise KeyboardInterrupt
+
 
 def train(
-    population: Population,
-    samples: Samples,
-    folds: Folds,
-    objective: Callable[..., Tensor],
+    learner: Learner,
+    judge: Judge,
+    budget: Budget,
     *,
-    settings: Settings,
-    smoothing: Smoothing,
-    traits: Mapping[str, Tensor] | None = None,
-    generator: torch.Generator | None = None,
-    dealer: "Dealer | JointDealer | None" = None,
     weight: Tensor | None = None,
-    on_step: Callable[[int, float], None] = lambda step, done: None,
+    on_step: Callable[[float], None] = lambda done: None,
 ) -> Outcome:
-    """Improves every member in place.
+    """Trains in place, and leaves the best state that was seen (the last finite one if nothing is held out).
 
     Arguments:
-        population: The plans to begin with; they hold the best parameters afterwards.
-        samples: What to learn from.
-        folds: What each member must not see.
-        objective: What to minimise: objective(plan, samples, **traits).
-        settings: Step sizes, batches, bounds.
-        smoothing: How to keep plans smooth in x.
-        traits: More arguments of the objective, one value for each member.
-        generator: The source of randomness.
-        dealer: Deals the minibatches, and goes on where the last run left it; None begins anew.
-        weight: How much each pair counts when it is held out, (P,); None is its own weight.
-        on_step: Called after each step with its number and the part of the work done so far.
+        learner: What is trained.
+        judge: Looks at the held-out rows.
+        budget: When to look, and when to end.
+        weight: How much each of these rows counts, (rows,); None is all alike.
+        on_step: Called after each step with the part of the work done so far.
     """
-    of_cost = [tensor for name, tensor in population.parameters.items() if name.startswith("cost.")]
-    of_potential = [tensor for name, tensor in population.parameters.items() if name.startswith("potential.")]
-    peaks = (settings.learning_rate, settings.potential_learning_rate)
-    groups: list[dict[str, Any]] = [
-        # Each group has a tensor of its own for its rate: a recorded graph reads it from its place.
-        {"params": parameters, "peak": peak, "lr": torch.zeros((), device=samples.source.device)}
-        for parameters, peak in zip((of_cost, of_potential), peaks, strict=True)
-    ]
-    dealer = dealer or Dealer(samples, settings, generator)
-    seen_by = folds.to(samples.source.device)
-    is_cuda = samples.source.is_cuda
-    optimizer = torch.optim.Adam(groups, fused=True, capturable=is_cuda)
-
-    def take_step(*hands: Tensor) -> tuple[Tensor, Tensor]:
-        batch = smoothing.smooth(dealer.deal(hands, seen_by, len(population)), folds.n_folds, generator)
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(samples.source.device.type, torch.bfloat16, enabled=settings.is_coarse):
-            losses = population(partial(_evaluate, objective), vars(batch), dict(traits or {}))
-            penalties = smoothing.penalty(population, batch, generator)
-        (losses + penalties).sum().backward()
-        is_finite = _tame([*of_cost, *of_potential], losses, settings.max_grad_norm)
-        optimizer.step()
-        return losses.detach(), is_finite
-
-    step_with = Graphed(take_step, generator) if is_cuda else take_step
-    watch = _Watch(population, samples, folds, samples.pairs_weight if weight is None else weight)
-    outcome = watch.outcome
-    start = time.perf_counter()
-    look_every, next_look = max(settings.max_steps // settings.n_looks, 1), 0.0
-    skipped = torch.zeros(len(population), dtype=torch.long, device=samples.source.device)
-    losses = torch.full((len(population),), math.nan)
-    step = 0
-    watch.look(0, losses, 0.0)
-    try:
-        while step < settings.max_steps:
-            done = step / settings.max_steps
-            if settings.time_budget is not None:
-                done = max(done, (time.perf_counter() - start) / max(settings.time_budget, 1e-9))
-            if done >= 1:
-                outcome.ended = "out of time"
-                break
-            _set_rates(optimizer, _one_cycle(done) if settings.one_cycle else 1.0)
-            losses, is_finite = step_with(*dealer.hands(folds.n_folds))
-            skipped = torch.where(is_finite, 0, skipped + 1)
-            step += 1
-            if step % look_every == 0 or done >= next_look:
-                next_look = done + 1 / settings.n_looks
-                watch.look(step, losses, time.perf_counter() - start)
-                if bool((skipped >= MAX_SKIPPED).all()):
-                    outcome.ended = "diverged"
-                    break
-            on_step(step, done)
-    except KeyboardInterrupt:
-        outcome.ended = "interrupted"
-    if outcome.steps[-1] != step:
-        watch.look(step, losses, time.perf_counter() - start)
-    watch.restore()
-    return outcome
+    return _Run(learner, judge, budget, weight, on_step).run()
 
 
-def score_held_out(population: Population, samples: Samples, folds: Folds) -> Tensor:
-    """log p(y|x) of each pair by the members that have not seen it, (candidates, P); NaN for pairs that all have seen."""
-    n_candidates = len(population) // folds.n_folds
-    rows = folds.rows().to(samples.pairs_x.device)
-    outcome = torch.full((n_candidates, len(samples.pairs_x)), math.nan, dtype=samples.pairs_x.dtype)
-    if rows.shape[1] == 0:
-        return outcome
-    hands = rows.clamp(min=0).repeat(n_candidates, 1)
-    with torch.no_grad():
-        scores = population(_log_prob, samples.pairs_x[hands], samples.pairs_y[hands]).cpu()
-    scores, rows = scores.unflatten(0, (n_candidates, folds.n_folds)), rows.cpu()
-    outcome[:, rows[rows >= 0]] = scores[:, rows >= 0]
-    return outcome
-
-
-def _log_prob(plan: Plan, x: Tensor, y: Tensor) -> Tensor:
-    return plan.log_prob(x, y)
-
-
-def _evaluate(
-    objective: Callable[..., Tensor], plan: Plan, batch: dict[str, Tensor], traits: dict[str, Tensor]
-) -> Tensor:
-    return objective(plan, Samples(**batch), **traits)
-
-
-def _tame(parameters: list[Tensor], losses: Tensor, max_norm: float | None) -> Tensor:
-    """Shortens the gradient of each member, and takes one that is not finite as zero. Says which were finite."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
-    is_finite = torch.isfinite(norms) & torch.isfinite(losses)
-    factor = (max_norm / norms.clamp(min=1e-30)).clamp(max=1.0) if max_norm is not None else torch.ones_like(norms)
-    factor = torch.where(is_finite, factor, 0.0)
-    for gradient in gradients:
-        # In place, and of a gradient that is not finite nothing is left: networks are larger than what they learn from.
-        gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(factor.reshape(-1, *[1] * (gradient.ndim - 1)))
-    return is_finite
-
-
-class Dealer:
-    """Deals minibatches: one for each fold, the same for all candidates, without the rows that the fold holds out.
-
-    Rows are dealt like cards, every row once before any comes again, so that training sees all of them.
-    """
-
-    def __init__(self, samples: Samples, settings: Settings, generator: torch.Generator | None) -> None:
-        self.samples = samples
-        self.sizes = (settings.pairs_batch_size, settings.batch_size, settings.batch_size)
-        n_rows = (len(samples.pairs_x), len(samples.source), len(samples.target))
-        self.decks = [Deck(n, samples.source.device, generator) for n in n_rows]
-
-    def reshuffle_pairs(self, generator: torch.Generator) -> None:
-        """Pairs from a full deck, in an order of their own; unpaired rows, of which there may be too many for one run, go on."""
-        self.decks[0] = Deck(self.decks[0].n_rows, self.decks[0].device, generator)
-
-    def hands(self, n_folds: int) -> tuple[Tensor, ...]:
-        """The numbers of the next rows of pairs, source and target, (n_folds, rows) each."""
-        return tuple(deck.deal(n_folds, size) for deck, size in zip(self.decks, self.sizes, strict=True))
-
-    def deal(self, hands: tuple[Tensor, ...], folds: Folds, n_members: int) -> Samples:
-        """A minibatch with a leading axis of members; a row that a member must not see has weight zero."""
-        some, (p, q, r) = self.samples, hands
-        fold = torch.arange(folds.n_folds, device=some.source.device).unsqueeze(1)
-        parts = {
-            "pairs_x": some.pairs_x[p],
-            "pairs_y": some.pairs_y[p],
-            "source": some.source[q],
-            "target": some.target[r],
-            "pairs_weight": some.pairs_weight[p] * (folds.pairs[p] != fold),
-            "source_weight": some.source_weight[q] * (folds.source[q] != fold),
-            "target_weight": some.target_weight[r] * (folds.target[r] != fold),
-            "relevance": some.relevance[p],
-        }
-        n_candidates = n_members // folds.n_folds
-        return Samples(**{name: part.repeat(n_candidates, *[1] * (part.ndim - 1)) for name, part in parts.items()})
-
-
-class JointDealer:
-    """Deals for members that learn from data sets of their own, with equally many rows: one dealer and one member each."""
-
-    def __init__(self, dealers: Sequence[Dealer]) -> None:
-        self.dealers = dealers
-        if len({tuple(deck.n_rows for deck in dealer.decks) for dealer in dealers}) > 1:
-            raise ValueError("Data sets that are learnt from together must have equally many rows of each kind.")
-
-    def hands(self, n_folds: int) -> tuple[Tensor, ...]:
-        each = [dealer.hands(n_folds) for dealer in self.dealers]
-        return tuple(torch.cat(parts) for parts in zip(*each, strict=True))
-
-    def deal(self, hands: tuple[Tensor, ...], folds: Folds, n_members: int) -> Samples:
-        batches = [
-            vars(dealer.deal(tuple(hand[place : place + 1] for hand in hands), folds, 1))
-            for place, dealer in enumerate(self.dealers)
-        ]
-        return Samples(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
-
-
-class Deck:
-    def __init__(self, n_rows: int, device: torch.device, generator: torch.Generator | None) -> None:
-        self.n_rows, self.device, self.generator = n_rows, device, generator
-        self.left = torch.zeros(0, dtype=torch.long, device=device)
-
-    def deal(self, n_hands: int, n_cards: int) -> Tensor:
-        """Row numbers, (n_hands, n_cards), or all rows for each hand if there are no more."""
-        if n_cards >= self.n_rows:
-            return torch.arange(self.n_rows, device=self.device).expand(n_hands, -1)
-        while len(self.left) < n_hands * n_cards:
-            shuffled = torch.randperm(self.n_rows, generator=self.generator, device=self.device)
-            self.left = torch.cat([self.left, shuffled])
-        dealt, self.left = self.left.split([n_hands * n_cards, len(self.left) - n_hands * n_cards])
-        return dealt.reshape(n_hands, n_cards)
-
-
-class _Watch:
-    """Looks at the held-out pairs and remembers the best state of each candidate, all its folds at the same step."""
-
-    def __init__(self, population: Population, samples: Samples, folds: Folds, weight: Tensor) -> None:
-        self.population, self.samples, self.folds = population, samples, folds
-        self.is_held_out = folds.pairs >= 0
-        self.weight = weight.cpu().double()[self.is_held_out]
-        n_candidates = len(population) // folds.n_folds
-        self.best_score = torch.full((n_candidates,), -math.inf, dtype=torch.float64)
-        self.best = population.state()
-        self.outcome = Outcome(best=torch.zeros(n_candidates, dtype=torch.long))
-
-    @torch.no_grad()
-    def look(self, step: int, losses: Tensor, seconds: float) -> None:
-        scores = score_held_out(self.population, self.samples, self.folds)
-        outcome = self.outcome
-        outcome.steps.append(step)
-        outcome.seconds.append(seconds)
-        outcome.objectives.append(losses.cpu())
-        outcome.scores.append(scores)
-        is_better = self.population.is_finite().cpu().unflatten(0, (-1, self.folds.n_folds)).all(1)
-        if self.is_held_out.any():
-            mean = (scores[:, self.is_held_out].double() * self.weight).sum(1) / self.weight.sum()
-            is_better &= mean > self.best_score
-            self.best_score = torch.where(is_better, mean, self.best_score)
-        outcome.best[is_better] = len(outcome.steps) - 1
-        chosen = is_better.repeat_interleave(self.folds.n_folds)
-        for name, tensor in self.population.parameters.items():
-            self.best[name][chosen] = tensor.detach()[chosen]
-
-    def restore(self) -> None:
-        self.population.set_state(self.best)
-
-
-def _set_rates(optimizer: torch.optim.Optimizer, part: float) -> None:
-    """Sets the step size of each group to this part of its peak."""
-    for group in optimizer.param_groups:
-        group["lr"].fill_(part * group["peak"])
-
-
-def _one_cycle(done: float) -> float:
+def one_cycle(done: float) -> float:
     """The step size as a part of its peak, when this part of the work is done: a cosine up, a longer cosine down."""
     rise = 0.3
     if done < rise:
         return 0.04 + 0.96 * (1 - math.cos(math.pi * done / rise)) / 2
     return 1e-3 + (1 - 1e-3) * (1 + math.cos(math.pi * (done - rise) / (1 - rise))) / 2
+
+
+class _Run:
+    """One training run: where it stands, and what it has seen."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        judge: Judge,
+        budget: Budget,
+        weight: Tensor | None,
+        on_step: Callable[[float], None],
+    ) -> None:
+        self.learner, self.judge, self.budget, self.weight, self.on_step = learner, judge, budget, weight, on_step
+        self.outcome = Outcome(best=torch.zeros(learner.n_candidates, dtype=torch.long))
+        self.best_mean = torch.full((learner.n_candidates,), -math.inf, dtype=torch.float64)
+        self.start = time.perf_counter()
+        self.step, self.done, self.next_look = 0, 0.0, 0.0
+        self.looked_at, self.look_seconds = 0, math.nan
+        self.losses: Mapping[str, Tensor] = {}
+        first = min(FIRST_LOOK, max(budget.max_steps // budget.n_looks, 1))
+        self.early = set(np.geomspace(first, budget.max_steps, budget.n_looks).round().astype(int).tolist())
+
+    def run(self) -> Outcome:
+        if not self.budget.looks_early:
+            self.look()
+        with ends_early(self.outcome):
+            while self.goes_on():
+                stop_if_asked()
+                self.losses = self.learner.step(self.done)
+                self.step += 1
+                if self.is_due() and self.has_time_to_look() and self.look():
+                    break
+                self.on_step(self.done)
+        self.look_at_the_end()
+        self.learner.restore()
+        return self.outcome
+
+    def goes_on(self) -> bool:
+        """Whether there is another step to take; if not, why."""
+        budget = self.budget
+        if self.step >= budget.max_steps:
+            return False
+        self.done = self.step / budget.max_steps
+        if budget.seconds is not None:
+            reserved = self.time_of_look() if self.has_time_to_look() and self.step > self.looked_at else 0.0
+            self.done = max(self.done, (self.elapsed() + reserved) / max(budget.seconds, 1e-9))
+        if self.done >= 1:
+            self.outcome.ended = "out of time"
+        return self.done < 1
+
+    def is_due(self) -> bool:
+        budget = self.budget
+        if self.step == budget.max_steps:
+            return True
+        if budget.looks_early:
+            return self.step in self.early and self.step - self.looked_at >= budget.look_cost
+        return self.step % max(budget.max_steps // budget.n_looks, 1) == 0 or self.done >= self.next_look
+
+    def look(self, *, judges: bool = True) -> bool:
+        """Looks at the held-out rows, and says whether it is over."""
+        began, outcome = time.perf_counter(), self.outcome
+        scores = self.judge().detach().cpu() if judges else torch.full((self.learner.n_candidates, 1), math.nan)
+        is_held_out = ~torch.isnan(scores).all(0)
+        weight = torch.ones(scores.shape[1]) if self.weight is None else self.weight.cpu()
+        weight = weight.double()[is_held_out]
+        mean = (scores[:, is_held_out].double() * weight).sum(1) / weight.sum()
+        self.looked_at, self.look_seconds = self.step, time.perf_counter() - began
+        self.next_look = self.done + 1 / self.budget.n_looks
+        outcome.steps.append(self.step)
+        outcome.seconds.append(time.perf_counter() - self.start)
+        outcome.losses.append({name: loss.detach().cpu() for name, loss in self.losses.items()})
+        outcome.scores.append(scores)
+        outcome.means.append(mean)
+
+        is_better, was_judged = self.learner.is_finite().cpu(), bool(torch.isfinite(self.best_mean).any())
+        if is_held_out.any() or was_judged:
+            is_better &= mean > self.best_mean
+            self.best_mean = torch.where(is_better, mean, self.best_mean)
+        outcome.best[is_better] = len(outcome.steps) - 1
+        self.learner.remember(is_better)
+        has_no_score = judges and (is_held_out.any() or was_judged) and not torch.isfinite(mean).any()
+        if self.step > 0 and (self.learner.is_lost() or has_no_score):
+            outcome.ended = "diverged"
+            return True
+        return len(outcome.steps) - 1 - int(outcome.best.max()) >= self.budget.patience
+
+    def look_at_the_end(self) -> None:
+        """Looks at what was learnt since, unless that costs much; without any look, what there is is kept unjudged."""
+        has_looked = bool(self.outcome.steps)
+        if self.looked_at == self.step and has_looked:
+            pass
+        elif not self.losses or not self.has_time_to_look():
+            if not has_looked:
+                self.look(judges=False)
+        # Whoever interrupts is in a hurry.
+        elif self.outcome.ended != "interrupted" or self.budget.look_cost == 0 or not has_looked:
+            self.look()
+        loss, least = -float(self.outcome.means[-1][0]), -float(self.best_mean[0])
+        if self.outcome.ended == "finished" and loss > self.budget.too_far * least:
+            self.outcome.ended = "diverged"
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.start
+
+    def time_of_look(self) -> float:
+        """The seconds that a look takes: as the last one, or as so many steps."""
+        if self.budget.look_cost == 0:
+            return 0.0
+        seconds = self.budget.look_cost * self.elapsed() / max(self.step, 1)
+        return seconds if math.isnan(self.look_seconds) else self.look_seconds
+
+    def has_time_to_look(self) -> bool:
+        return self.budget.seconds is None or self.time_of_look() <= self.budget.seconds / 2

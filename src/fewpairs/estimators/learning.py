@@ -1,0 +1,34 @@
+"""Learning: what every fit does around its work."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fewpairs.data.checks import warn_user
+from fewpairs.training.interrupts import deferred_interrupts
+
+__all__ = ["learning"]
+
+
+@contextmanager
+def learning(*models: Any) -> Iterator[None]:
+    """Holds the work of a fit, from its first line to its last.
+
+    Ctrl-C waits for the end of a step; before the first one has been taken, loops raise KeyboardInterrupt. One that comes after
+    the last loop loses nothing: the fit ends as it would have, and a warning tells that it was heard.
+
+    Arguments:
+        models: Those that are fitted. If anything fails they are as they were before: half of a new model on top of an old one
+            would be worse.
+    """
+    with deferred_interrupts() as interrupts:
+        before = [dict(vars(model)) for model in models]
+        try:
+            yield
+        except BaseException:
+            for model, attributes in zip(models, before, strict=True):
+                vars(model).clear()
+                vars(model).update(attributes)
+            raise
+    if interrupts.came_late():
+        warn_user("Interrupted when all was learnt: the model is complete. A loop around this fit goes on.")
