@@ -16,6 +16,7 @@ ROOMS = [
     "checks",
     "labels",
     "images",
+    "repeats",
     "ratios",
     "bias",
     "nn",
