@@ -237,6 +237,74 @@ def test_coverage_is_the_part_of_the_population_among_the_pairs() -> None:
     assert find_coverage(population[:100] + 50, population) == 0
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3, 5])
+def test_coverage_does_not_shrink_where_pairs_come_again(dim: int) -> None:
+    """The nearest fellow of a pair is no repeat of it. Forty places on a line are too near each other to tell which were
+    measured twice with an error. In more dimensions a pair of neighbours may be taken as one, and coverage moves a little."""
+    random = np.random.default_rng(1)
+    population, places = random.normal(size=(2000, dim)), random.normal(size=(40, dim))
+    once = find_coverage(places, population)
+    assert once > 0.9
+    for n_repeats in (2, 3, 10):
+        again = places.repeat(n_repeats, 0)
+        assert find_coverage(again, population) == once
+        if dim > 1:
+            jittered = again + 0.01 * random.normal(size=again.shape)
+            assert find_coverage(jittered, population) == pytest.approx(once, abs=0.1)
+
+
+def stations(n_years: int, jitter: float = 0.0, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Twenty stations that were read each year (height, longitude, latitude → temperature), and 2,000 places elsewhere."""
+    random = np.random.default_rng(seed)
+
+    def places(n: int) -> np.ndarray:
+        return np.column_stack([random.gamma(2, 300, n), random.uniform(5, 15, n), random.uniform(45, 55, n)])
+
+    def read(x: np.ndarray) -> np.ndarray:
+        return (25 - 0.006 * x[:, 0] - 0.5 * (x[:, 2] - 45) + random.normal(size=len(x)))[:, None]
+
+    population, x = places(2000), places(20).repeat(n_years, 0)
+    x = x + jitter * population.std(0) * random.normal(size=x.shape)
+    return x, read(x), population, read(places(500)), None
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.01])
+def test_years_of_a_station_are_no_bias(jitter: float) -> None:
+    x, *others = stations(n_years=5, jitter=jitter, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fit((x, *others))
+    assert not model.bias_["is_biased"]
+    # The same stations in one year; an error of a hundredth moves the p-value by about as much.
+    one_year = look_for_bias(x[::5], others[1], "auto")
+    assert model.bias_["p_value"] == pytest.approx(one_year.p_value, abs=5 * jitter)
+    assert find_coverage(x, others[1]) == pytest.approx(find_coverage(x[::5], others[1]), abs=0.1)
+
+
+def test_pairs_that_come_three_times_are_no_bias() -> None:
+    """Taken once, the p-value of this draw is 0.14; it would be 0.001 if repeats were new x's."""
+    x, y, *others = draw(strength=0.0, n_pairs=40, seed=1)
+    once, thrice = (fit((x.repeat(n, 0), y.repeat(n, 0), *others)).bias_ for n in (1, 3))
+    assert not thrice["is_biased"] and thrice["p_value"] == once["p_value"]
+
+
+def test_bias_of_pairs_that_come_three_times_is_found_and_weighed_as_of_those_that_come_once() -> None:
+    x, _, more_x, *_ = draw(strength=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        once, thrice = (look_for_bias(x.repeat(n, 0), more_x, "auto") for n in (1, 3))
+    assert thrice.is_biased and thrice.coverage == once.coverage
+    np.testing.assert_allclose(thrice.relevance, once.relevance.repeat(3), rtol=1e-12)
+
+
+def test_few_stations_cannot_tell() -> None:
+    """Five places are five, whatever number of years was spent there."""
+    x, _, population, *_ = stations(n_years=5)
+    assert np.isnan(look_for_bias(x[:25], population, "auto").p_value)
+    with pytest.warns(UserWarning, match="Pairs at 5 x's and 2000 unpaired x's are too few"):
+        look_for_bias(x[:25], population, "biased")
+
+
 def test_pairs_that_are_elsewhere_count_for_nothing() -> None:
     """Far from all unpaired x's no pair is more relevant than another: equal weights, and still no evidence."""
     random = np.random.default_rng(0)
