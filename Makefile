@@ -36,7 +36,7 @@ format: $(VENV)/installed  ## Format the code
 bench: $(VENV)/installed  ## Time and memory: one step against a plain form, use, whole fits, who is first (half an hour)
 	$(BIN)/python benchmarks/speed.py --fits
 
-results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about an hour)
+results: $(VENV)/installed  ## How far default fits get: five draws of the Swiss roll (about an hour)
 	$(BIN)/python benchmarks/accuracy.py
 
 battery: $(VENV)/installed  ## Two hundred awkward problems against two yardsticks (hours; goes on where it was stopped)
