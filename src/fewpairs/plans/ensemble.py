@@ -66,7 +66,7 @@ class Ensemble(nn.Module):
     @property
     def members(self) -> list[Any]:
         """The plans of all parts, one after the other."""
-        return [member for part in self._parts for member in part]  # type: ignore[union-attr, attr-defined]
+        return [member for part in self._parts for member in part]
 
     @property
     def member_shares(self) -> Tensor:
