@@ -52,7 +52,7 @@ from fewpairs.networks.classifiers import MANY_ROWS, make_cnn, make_mlp_classifi
 from fewpairs.networks.perceptrons import ACTIVATIONS, as_widths
 from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, Constant
 from fewpairs.plans.ensemble import IGNORES_X, Part
-from fewpairs.selection.candidates import Options
+from fewpairs.selection.candidates import Options, Value
 from fewpairs.selection.choice import LEAST_STEPS, Choice, choose
 from fewpairs.selection.families.classes import ClassFamily
 from fewpairs.selection.judges import Judge
@@ -459,7 +459,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
             max_grad_norm=10.0,
             is_coarse=precision == "bfloat16" or (precision == "auto" and _is_fast_in_bfloat16(device)),
         )
-        first = {
+        first: dict[str, Value] = {
             "hidden": as_widths(self.hidden),
             "smoothing": self.search.smoothing,
             "emphasis": 0.0,

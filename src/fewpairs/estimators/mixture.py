@@ -30,6 +30,7 @@ from fewpairs.estimators.saving import SavedEnsemble
 from fewpairs.estimators.settings import Architecture, Search, Training
 from fewpairs.networks.perceptrons import as_widths
 from fewpairs.plans.conditionals import ConditionalEnsemble
+from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.ensemble import IGNORES_X, LINEAR, EnsemblePlan
 from fewpairs.selection.candidates import Candidate, Options
 from fewpairs.selection.choice import Choice, choose, choose_together, resume
@@ -351,7 +352,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     def _trainer(
         self, samples: Samples, judge: Judge, random: np.random.RandomState, clock: Clock, on_step: Any
     ) -> Trainer:
-        training, architecture, options = self.training, asdict(self.architecture), self._options()
+        training, architecture, options = self.training, self.architecture, self._options()
         usual = round(USUAL_STEPS * float(np.clip((self.n_pairs_ / USUAL_PAIRS) ** 0.4, 1, 5)))
         longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
         generator = torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31)))
@@ -360,12 +361,11 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             samples=samples,
             judge=judge,
             random=random,
-            n_slopes=architecture.pop("n_slopes"),
+            make_cost=self._make_cost,
             n_atoms=self.search.n_atoms,
-            covariances=options["covariance"],
-            start=architecture.pop("start"),
-            start_variance=architecture.pop("start_variance"),
-            cost_options=architecture,
+            covariances=[str(kind) for kind in options["covariance"]],
+            start=architecture.start,
+            start_variance=architecture.start_variance,
             has_linear=() in options["hidden"] and self.objective != "inverse_eot",
         )
         settings = Settings(
@@ -378,6 +378,19 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             max_grad_norm=training.max_grad_norm,
         )
         return Trainer(family=family, settings=settings, seed=seed, generator=generator, clock=clock, on_step=on_step)
+
+    def _make_cost(self, hidden: tuple[int, ...]) -> SlopeCost:
+        """A cost with fresh random weights; torch's own generator draws them."""
+        return SlopeCost(
+            dim_x=self.n_features_in_,
+            dim_y=self.n_outputs_,
+            n_slopes=self.architecture.n_slopes,
+            hidden=hidden,
+            weight_hidden=self.architecture.weight_hidden,
+            activation=self.architecture.activation,
+            slope_std=self.architecture.slope_std,
+            learn_scale=self.architecture.learn_scale,
+        )
 
     def _options(self) -> Options:
         """For each setting the values to choose from."""

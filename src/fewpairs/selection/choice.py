@@ -125,7 +125,7 @@ def choose_together(trainers: Sequence[Trainer], options: Options, objective: st
             "Fits can be made together if they leave nothing to choose: give every setting, and n_folds=1."
         )
     only = {name: values[0] for name, values in trainers[0].family.limit(options, objective).items()}
-    candidate = Candidate(objective, **only)
+    candidate = Candidate.of(objective, only)
     members = iter([trainer.family.members(candidate, 1) for trainer in trainers])
     trials = trainers[0].run(
         [candidate] * len(trainers),
