@@ -11,7 +11,7 @@ from conftest import FIXED
 
 from fewpairs import MixtureTranslator, load
 from fewpairs.datasets.made import LinearGaussian, TranslationData, TwoBranches
-from fewpairs.estimators.mixture import fit_together
+from fewpairs.estimators.together import fit_together
 
 QUICK = {**FIXED, "max_steps": 30}
 

@@ -43,9 +43,11 @@ class Folds:
     target: Tensor
 
     @classmethod
-    def none(cls, samples: Samples) -> "Folds":
-        """One member that sees everything."""
-        return cls(1, *(torch.full((len(rows),), -1) for rows in (samples.pairs_x, samples.source, samples.target)))
+    def none(cls, samples: Samples, n_members: int = 1) -> "Folds":
+        """Members that see everything."""
+        return cls(
+            n_members, *(torch.full((len(rows),), -1) for rows in (samples.pairs_x, samples.source, samples.target))
+        )
 
     @classmethod
     def cut(

@@ -16,7 +16,7 @@ import torch
 
 from fewpairs import metrics
 from fewpairs.datasets.made import AnalyticSwissRoll, Problem, SwissRoll
-from fewpairs.estimators.mixture import fit_together
+from fewpairs.estimators.together import fit_together
 from fewpairs.studies.cells import Cell, Store
 from fewpairs.studies.methods import METHODS
 from fewpairs.training.loops import energy_scores
