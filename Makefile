@@ -24,10 +24,11 @@ test: $(VENV)/installed  ## Run the test suite
 test-slow: $(VENV)/installed  ## Run the long tests: accuracy on the Swiss roll, memory at 10⁵ × 10⁵
 	$(BIN)/pytest -m slow --verbose
 
-check: $(VENV)/installed  ## Lint, format check, types
+check: $(VENV)/installed  ## Lint and complexity, format, types, dead code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 
 format: $(VENV)/installed  ## Format the code
 	$(BIN)/ruff format .

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -81,7 +81,6 @@ class Langevin:
     target: float | None = 0.2
     max_step_size: float = 0.5
 
-    is_adjusted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -208,7 +207,6 @@ class AdjustedLangevin(Langevin):
 
     target: float | None = 0.574
 
-    is_adjusted: ClassVar[bool] = True
 
     def _move(
         self,
