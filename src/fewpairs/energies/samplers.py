@@ -81,7 +81,6 @@ class Langevin:
     target: float | None = 0.2
     max_step_size: float = 0.5
 
-
     def __post_init__(self) -> None:
         kind = type(self).__name__
         if self.n_steps < 1 or not (self.step_size > 0 and self.temperature > 0 and self.max_step_size > 0):
@@ -206,7 +205,6 @@ class AdjustedLangevin(Langevin):
     """
 
     target: float | None = 0.574
-
 
     def _move(
         self,
