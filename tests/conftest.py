@@ -1,34 +1,57 @@
 """What the tests share: small plans with random parameters, in float64 so that laws hold to rounding."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.mixture import MixtureTranslator
+from fewpairs.estimators.settings import ClassifierTraining, Search, Training
 from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.plans.potentials import ATOMS, MixturePotential
 
 torch.set_num_threads(1)  # two test processes share two cores
 
-# Every knob that a fit would otherwise search for, at a value: nothing is searched, and a fit takes a second.
+# Everything that a fit would otherwise search for, at a value: nothing is searched, and a fit takes a second.
+FIXED_SEARCH = Search(
+    unpaired_weight=3.0,
+    smoothing=0.2,
+    adversarial=0.0,
+    variance_floor=0.01,
+    hidden=(8,),
+    covariance="diagonal",
+    n_atoms=10,
+    emphasis=0.0,
+)
 FIXED = {
-    "unpaired_weight": 3.0,
-    "smoothing": 0.2,
-    "adversarial": 0.0,
-    "variance_floor": 0.01,
-    "hidden": (8,),
-    "covariance": "diagonal",
-    "n_atoms": 10,
-    "emphasis": 0.0,
+    "search": FIXED_SEARCH,
+    "training": Training(batch_size=64),
     "n_folds": 2,
-    "batch_size": 64,
+    "random_state": 0,
+    "verbose": False,
+}
+
+# A classifier in a moment.
+QUICK = {
+    "hidden": (8,),
+    "training": ClassifierTraining(max_steps=15),
+    "n_members": 2,
     "random_state": 0,
     "verbose": False,
 }
 
 
-# A classifier in a moment.
-QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
+def fixed(**changes: Any) -> MixtureTranslator:
+    """A `MixtureTranslator` with nothing to search for; `training__max_steps` may be among the changes."""
+    return MixtureTranslator(**FIXED).set_params(**changes)
+
+
+def quick(**changes: Any) -> SemiSupervisedClassifier:
+    """A `SemiSupervisedClassifier` that is fitted in a moment, with changes as in `fixed`."""
+    return SemiSupervisedClassifier(**QUICK).set_params(**changes)
 
 
 def blobs(n_rows: int = 120, n_labelled: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
