@@ -209,7 +209,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
         check_is_fitted(self, "plan_")
         rows = torch.tensor(self._check_x(X))
         with torch.no_grad():
-            parts = [self.plan_(self._scaled(some)).logits.double() for some in rows.split(ROWS_AT_ONCE)]
+            parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
         said = torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
         return self._in_doubt(said) if math.isnan(self.validation_score_) else said
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from fewpairs.data.files import read_model
+from fewpairs.data.files import FORMAT_VERSION, read_model
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
 from fewpairs.estimators.corrected import CorrectedTranslator
 from fewpairs.estimators.energy_based import EnergyTranslator
+from fewpairs.estimators.legacy import modernise
 from fewpairs.estimators.mixture import MixtureTranslator
 
 __all__ = ["load"]
@@ -19,7 +20,7 @@ KINDS: dict[str, Any] = {
 
 
 def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
-    """Reads a model that `save` wrote.
+    """Reads a model that `save` wrote, with this version or an older one.
 
     Arguments:
         path: The file.
@@ -27,6 +28,8 @@ def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
             `potential` of a `CorrectedTranslator` or an `EnergyTranslator`.
     """
     tensors, description = read_model(path)
+    if description["format_version"] < FORMAT_VERSION:
+        tensors, description = modernise(tensors, description)
     kind = description["estimator"]
     if kind not in KINDS:
         raise ValueError(f"{str(path)!r} holds a {kind}, and this fewpairs knows {sorted(KINDS)}. Upgrade fewpairs.")

@@ -30,6 +30,16 @@ class Neighbourhood:
         reach = float(high + FAR * (high - middle)) or 1.0
         return cls(rows, torch.tensor(reach, dtype=torch.float64))
 
+    @classmethod
+    def unknown(cls, dim_x: int) -> "Neighbourhood":
+        """That of a model whose file does not tell where its x's were."""
+        return cls(torch.empty(0, dim_x, dtype=torch.float64), torch.tensor(torch.nan, dtype=torch.float64))
+
     def __call__(self, x: Tensor) -> np.ndarray:
         """The distance of each row to the nearest x, (rows,), as a part of the reach: above 1 is far."""
+        if len(self.rows) == 0:
+            raise ValueError(
+                "This model comes from an older file, which does not hold x's of its training: how far others are from them "
+                "is not known. Fit and save it again."
+            )
         return cKDTree(self.rows).query(x.numpy())[0] / float(self.reach)
