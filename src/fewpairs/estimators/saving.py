@@ -95,6 +95,8 @@ class Saved:
 class SavedEnsemble(Saved):
     """Abstract: one whose plan is an ensemble that a choice found."""
 
+    candidates_: list[dict[str, Any]]
+
     def _config(self) -> list[dict[str, Any]]:
         return self.plan_.config
 
