@@ -35,8 +35,9 @@ FINDINGS = (
 
 
 class Saved:
-    """Abstract: an estimator with `plan_` that can be written to a file and read back by `load`."""
+    """Abstract: an estimator that can be written to a file and read back by `load`."""
 
+    learnt_name: ClassVar[str] = "plan_"  # the fitted attribute that is a module: what was learnt
     plan_: Any
     fitted_names: ClassVar[tuple[str, ...]]  # fitted attributes that JSON can hold
     fitted_tensors: ClassVar[tuple[str, ...]] = ()
@@ -49,12 +50,12 @@ class Saved:
 
     def take_apart(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a fitted model is made of: its tensors, and what JSON can hold."""
-        check_is_fitted(self, "plan_")
+        check_is_fitted(self, self.learnt_name)
         fitted = {name: getattr(self, name) for name in self.fitted_names}
         fitted |= {"config": self._config(), "feature_names_in_": None}
         if hasattr(self, "feature_names_in_"):
             fitted["feature_names_in_"] = list(self.feature_names_in_)
-        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
+        tensors = {f"plan.{name}": tensor for name, tensor in getattr(self, self.learnt_name).state_dict().items()}
         tensors |= {name: getattr(self, name) for name in self.fitted_tensors}
         for name, kind in self.fitted_parts.items():
             tensors |= {f"{name}.{part.name}": getattr(getattr(self, name), part.name) for part in fields(kind)}
@@ -75,9 +76,9 @@ class Saved:
             setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
         model._restore()
         with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
-            plan = model._empty_plan(config)
-        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
-        model.plan_ = plan.eval().requires_grad_(False)
+            learnt = model._empty_plan(config)
+        learnt.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        setattr(model, cls.learnt_name, learnt.eval().requires_grad_(False))
         return model
 
     def _plain_settings(self) -> dict[str, Any]:
@@ -96,11 +97,11 @@ class Saved:
 
     @abstractmethod
     def _config(self) -> Any:
-        """What it takes to make a plan with tensors of the same names and sizes."""
+        """What it takes to make a module with tensors of the same names and sizes."""
 
     @abstractmethod
     def _empty_plan(self, config: Any) -> nn.Module:
-        """A plan of this kind, whose tensors are about to be read."""
+        """A module of this kind, whose tensors are about to be read."""
 
     def _restore(self) -> None:
         """Makes of attributes what they were before JSON."""
