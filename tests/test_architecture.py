@@ -115,7 +115,9 @@ def test_joints_say_what_they_take(path: Path) -> None:
                 assert annotation is None or "Any" not in ast.unparse(annotation), f"{path.name}: {node.name}"
         elif isinstance(node, ast.ClassDef):
             fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
-            assert not [field for field in fields if "Any" in ast.unparse(field.annotation)], f"{path.name}: {node.name}"
+            assert not [field for field in fields if "Any" in ast.unparse(field.annotation)], (
+                f"{path.name}: {node.name}"
+            )
 
 
 def test_the_map_names_every_floor() -> None:

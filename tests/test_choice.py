@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import FIXED, make_plan
+from fewpairs.selection.makers import Candidate, Clock, MixtureMaker, Trial
 
 from fewpairs import MixtureTranslator
 from fewpairs.data.folds import Folds
@@ -17,7 +18,6 @@ from fewpairs.data.samples import Samples
 from fewpairs.datasets.made import TwoBranches
 from fewpairs.selection import choice
 from fewpairs.selection.choice import IGNORE_X_PAIRS, RUNGS
-from fewpairs.selection.makers import Candidate, Clock, MixtureMaker, Trial
 from fewpairs.training.loop import Outcome, Settings
 from fewpairs.training.populations import Population
 

@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fewpairs.selection.class_makers import cut_by_class
 from torch import nn
 
 from fewpairs.data.samples import Samples
 from fewpairs.networks.classifiers import make_cnn, make_mlp_classifier, refuse_unfit, reset
 from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
-from fewpairs.selection.class_makers import cut_by_class
 from fewpairs.training import objectives
 from fewpairs.training.objectives import decisive_marginal
 from fewpairs.training.populations import Population

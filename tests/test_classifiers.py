@@ -11,6 +11,9 @@ import pandas as pd
 import pytest
 import torch
 from conftest import QUICK, blobs
+from fewpairs.estimators.class_defaults import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, usual_decisiveness
+from fewpairs.selection.class_makers import ClassMaker, Silent
+from fewpairs.selection.makers import Candidate, Trial
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning
@@ -20,9 +23,6 @@ from torch import nn
 
 from fewpairs import SemiSupervisedClassifier, load
 from fewpairs.estimators import classifier as classifiers
-from fewpairs.estimators.class_defaults import LEAST_TO_CHOOSE, LEAST_TO_HOLD_OUT, usual_decisiveness
-from fewpairs.selection.class_makers import ClassMaker, Silent
-from fewpairs.selection.makers import Candidate, Trial
 from fewpairs.training.loop import Outcome
 
 DATA = {"X", "y", "X_unpaired"}

@@ -9,6 +9,16 @@ import pytest
 import reference
 import torch
 from conftest import make_plan
+from fewpairs.energies.learning import (
+    ANCHOR,
+    LOOK_AHEAD,
+    N_AVERAGED,
+    Contrast,
+    Correction,
+    Optimizer,
+    draw_afresh,
+    draw_negatives,
+)
 from reference import grid
 
 from fewpairs.data.samples import Samples
@@ -23,16 +33,6 @@ from fewpairs.energies.energy import (
     n_opinions,
     normalise_spectrally,
     refuse_unfit_energy,
-)
-from fewpairs.energies.learning import (
-    ANCHOR,
-    LOOK_AHEAD,
-    N_AVERAGED,
-    Contrast,
-    Correction,
-    Optimizer,
-    draw_afresh,
-    draw_negatives,
 )
 from fewpairs.energies.samplers import Chains, Langevin
 from fewpairs.plans.mixture import EnsemblePlan

@@ -41,7 +41,9 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/guide.md", "docs/results.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/guide.md", "docs/results.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
