@@ -53,7 +53,7 @@ def fixed(**changes: Any) -> MixtureTranslator:
 
 def brief(**changes: Any) -> MixtureTranslator:
     """The same in thirty steps."""
-    return fixed(**{"training": Training(max_steps=30, batch_size=64), **changes})
+    return fixed(training=Training(max_steps=30, batch_size=64)).set_params(**changes)
 
 
 def searched(**changes: Any) -> MixtureTranslator:

@@ -248,3 +248,15 @@ def test_tensors_and_frames_come_in() -> None:
     assert np.array_equal(frames.score_samples(frame, pd.DataFrame(data.Y, columns=["b"])), expected)
     series = brief().fit(frame, pd.Series(data.Y[:, 0], name="b"))
     assert series.predict(frame).shape == (60,)
+
+
+def test_densities_above_one_are_no_divergence() -> None:
+    """Where y follows x closely, held-out log-densities are positive: a sign that nothing should read anything into."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(60, 1))
+    search = replace(FIXED_SEARCH, hidden=(), smoothing=0.0, variance_floor=1e-4, n_atoms=1)
+    model = brief(objective="supervised", search=search, training__max_steps=400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(x, x + 0.05 * random.normal(size=x.shape))
+    assert model.ended_ == "finished" and min(model.history_["held_out_nll"]) < -0.5

@@ -71,7 +71,8 @@ def one_of(*words: str) -> Rule:
 
 
 def instance_of(*kinds: type) -> Rule:
-    return Rule(" or ".join(f"a {kind.__name__}" for kind in kinds), lambda value: isinstance(value, kinds))
+    names = (f"{'an' if kind.__name__[0].lower() in 'aeiou' else 'a'} {kind.__name__}" for kind in kinds)
+    return Rule(" or ".join(names), lambda value: isinstance(value, kinds))
 
 
 ANYTHING = Rule("anything", lambda value: True)
