@@ -94,8 +94,6 @@ class Saved:
 class SavedEnsemble(Saved):
     """Abstract: one whose plan is an ensemble that a choice found."""
 
-    chosen_: dict[str, Any]
-    finals_: list[dict[str, Any]]
     candidates_: list[dict[str, Any]]
 
     def _config(self) -> list[dict[str, Any]]:
