@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fewpairs
-from fewpairs import MixtureTranslator
+from fewpairs import MixtureTranslator, Search
 from fewpairs.datasets.made import Clusters, Problem, SwissRoll
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
@@ -34,13 +34,15 @@ OURS: dict[str, dict[str, Any]] = {
     "inverse_eot": {"objective": "inverse_eot"},
     # Good settings found by hand in the world of clusters, one model: what the choice has to match there.
     "by_hand": {
-        "hidden": (64,),
-        "covariance": "diagonal",
-        "n_atoms": 20,
-        "unpaired_weight": 3.0,
-        "smoothing": 0.5,
-        "adversarial": 0.0,
-        "variance_floor": 0.01,
+        "search": Search(
+            hidden=(64,),
+            covariance="diagonal",
+            n_atoms=20,
+            unpaired_weight=3.0,
+            smoothing=0.5,
+            adversarial=0.0,
+            variance_floor=0.01,
+        )
     },
 }
 RECIPES = ("authors", "paper")

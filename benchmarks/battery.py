@@ -15,13 +15,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from rich.console import Console
 
-from fewpairs import MixtureTranslator
+from fewpairs import MixtureTranslator, Training
 from fewpairs.data.files import write_atomically
 
 N_FRESH = 1000
@@ -95,18 +95,19 @@ def make_problem(seed: int) -> Problem:
     )
 
 
-def run_problem(seed: int, *, max_steps: int | str = "auto", n_threads: int = 1) -> dict[str, Any]:
+def run_problem(seed: int, *, max_steps: int | Literal["auto"] = "auto", n_threads: int = 1) -> dict[str, Any]:
     """Fits one problem three ways; scores are mean log-likelihoods of fresh pairs, gains come with a standard error."""
     torch.set_num_threads(n_threads)
     problem = make_problem(seed)
     unpaired = {"X_unpaired": problem.X_unpaired, "Y_unpaired": problem.Y_unpaired}
+    training = Training(max_steps=max_steps)
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = MixtureTranslator(random_state=seed, verbose=False, max_steps=max_steps)
+        model = MixtureTranslator(random_state=seed, verbose=False, training=training)
         model.fit(problem.X, problem.Y, **unpaired)
         seconds = time.perf_counter() - start
-        supervised = MixtureTranslator(random_state=seed, verbose=False, max_steps=max_steps, objective="supervised")
+        supervised = MixtureTranslator(objective="supervised", random_state=seed, verbose=False, training=training)
         supervised.fit(problem.X, problem.Y, **unpaired)
         ours, without = (one.score_samples(problem.X_fresh, problem.Y_fresh) for one in (model, supervised))
         ignoring = score_ignoring_x(model, problem.X_fresh, problem.Y_fresh)

@@ -8,6 +8,7 @@ It prints its date and versions with the tables.
 import argparse
 import datetime
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,7 +24,9 @@ from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.initial import fit_mixture
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.training import objectives
-from fewpairs.training.loop import Settings, train
+from fewpairs.training.batches import Dealer
+from fewpairs.training.learners import PopulationLearner, Settings, score_held_out
+from fewpairs.training.loop import Budget, train
 from fewpairs.training.populations import Population
 from fewpairs.training.smoothing import NoiseSmoothing
 
@@ -47,21 +50,23 @@ def milliseconds_a_step(samples: Samples, n_members: int, device: str) -> float:
         pairs_batch_size=1024,
         max_steps=N_STEPS,
         max_grad_norm=10.0,
-        n_looks=1,
     )
     weights = torch.full((n_members,), 3.0, device=device)
     for _ in range(2):  # the first warms up
         begin = time.perf_counter()
-        train(
-            Population(plans).to(torch.device(device)),
-            samples.to(torch.device(device)),
+        population, here = Population(plans).to(torch.device(device)), samples.to(torch.device(device))
+        generator = torch.Generator(device).manual_seed(0)
+        learner = PopulationLearner(
+            population,
             folds,
             objectives.marginal,
             settings=settings,
             smoothing=NoiseSmoothing(0.1),
+            dealer=Dealer(here, batch_size=256, pairs_batch_size=1024, generator=generator),
             traits={"unpaired_weight": weights},
-            generator=torch.Generator(device).manual_seed(0),
+            generator=generator,
         )
+        train(learner, partial(score_held_out, population, here, folds), Budget(N_STEPS, n_looks=1))
         seconds = time.perf_counter() - begin
     return 1e3 * seconds / N_STEPS
 

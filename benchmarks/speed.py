@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fewpairs
-from fewpairs import MixtureTranslator
+from fewpairs import MixtureTranslator, Training
 from fewpairs.data.samples import Samples
 from fewpairs.datasets.made import SwissRoll
 from fewpairs.plans.costs import SlopeCost
@@ -77,7 +77,7 @@ def marginal(n_rows: int, n_slopes: int) -> dict[str, float]:
 def use(n_rows: int) -> dict[str, float]:
     """Draws, densities and means per second from a model fitted with default settings (but few steps)."""
     data = SwissRoll().draw(n_pairs=128, n_source=1024, n_target=1024, seed=0)
-    model = MixtureTranslator(max_steps=50, random_state=0, verbose=False)
+    model = MixtureTranslator(training=Training(max_steps=50), random_state=0, verbose=False)
     model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
     n_members = len(model.plan_.members)
     random = np.random.default_rng(0)

@@ -1,7 +1,12 @@
 """What all baselines share: held-out pairs judge and do not teach, the best networks are kept, and units are the user's."""
 
 import math
+import signal
+import subprocess
+import sys
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +14,14 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
+from fewpairs import load
 from fewpairs.baselines import CGMM, CGMMSS, REGISTRY, Baseline, DensityBaseline, Regression
 from fewpairs.data.folds import hold_out
 from fewpairs.data.samples import Samples
-from fewpairs.datasets.made import LinearGaussian, TwoBranches
-from fewpairs.training.loops import Loop, deal
+from fewpairs.datasets.made import LinearGaussian, TranslationData, TwoBranches
+from fewpairs.training.batches import minibatches
+from fewpairs.training.learners import NetworkLearner
+from fewpairs.training.loop import Budget, Outcome, train
 
 QUICK = {"max_steps": 20, "random_state": 0, "verbose": False}
 
@@ -21,6 +29,15 @@ QUICK = {"max_steps": 20, "random_state": 0, "verbose": False}
 def draw(n_pairs: int = 60, seed: int = 0):
     problem = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(3.0, -20.0), covariance=((0.5, 0.0), (0.0, 0.25)))
     return problem, problem.draw(n_pairs=n_pairs, n_source=200, n_target=200, seed=seed)
+
+
+def fit_quickly(name: str) -> tuple[TranslationData, Baseline]:
+    """Data, and a baseline after twenty steps, which may leave a GAN anywhere."""
+    _, data = draw()
+    model = clone(REGISTRY[name]()).set_params(**QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return data, model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
 
 
 @pytest.fixture
@@ -31,21 +48,66 @@ def samples() -> Samples:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_every_baseline_has_the_same_face(name: str) -> None:
+def test_every_baseline_is_used_alike(name: str) -> None:
     """Made without arguments, fitted to all kinds of rows, drawn from and asked for a mean, in the user's units and shapes."""
-    _, data = draw()
-    model = clone(REGISTRY[name]()).set_params(**QUICK)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # twenty steps may leave a GAN anywhere
-        model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
+    data, model = fit_quickly(name)
     draws = model.sample(data.X[:7], 3, random_state=0)
     assert draws.shape == (3, 7, 2) and np.isfinite(draws).all()
     np.testing.assert_array_equal(draws, model.sample(data.X[:7], 3, random_state=0))
     assert np.array_equal(draws[0], draws[1]) == (not model.is_stochastic)
     assert model.predict(data.X[:7]).shape == (7, 2)
     assert "pairs" in model.uses and set(model.uses) <= {"pairs", "source", "target"}
-    assert hasattr(model, "score_samples") == isinstance(model, DensityBaseline)
+    has_density = isinstance(model, DensityBaseline)
+    assert hasattr(model, "score_samples") == hasattr(model, "score") == has_density
+    if has_density:
+        assert model.score(data.X, data.Y) == pytest.approx(model.score_samples(data.X, data.Y).mean())
     assert {"step", "seconds", "held_out"} < set(model.history_) and model.ended_ in ("finished", "diverged")
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_intervals_and_quantiles_are_those_of_draws(name: str) -> None:
+    data, model = fit_quickly(name)
+    lower, upper = model.predict_interval(data.X[:7], coverage=0.5)
+    assert lower.shape == (7, 2) and ((lower < upper).all() if model.is_stochastic else (lower == upper).all())
+    draws = model.sample(data.X[:7], 1000, random_state=0)
+    np.testing.assert_allclose(
+        model.predict_quantiles(data.X[:7], [0.25, 0.75]), np.quantile(draws, [0.25, 0.75], axis=0)
+    )
+    np.testing.assert_allclose([lower, upper], np.quantile(draws, [0.25, 0.75], axis=0))
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_baseline_is_read_back_as_it_was(name: str, tmp_path: Path) -> None:
+    data, model = fit_quickly(name)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert type(again) is type(model) and again.get_params() == model.get_params()
+    np.testing.assert_array_equal(again.sample(data.X, 3, random_state=0), model.sample(data.X, 3, random_state=0))
+    np.testing.assert_array_equal(again.novelty(3 * data.X), model.novelty(3 * data.X))
+    assert again.summary() == model.summary() and again.uses == model.uses
+
+
+def test_baselines_are_found_by_a_program_that_has_not_imported_them(tmp_path: Path) -> None:
+    _, model = fit_quickly("cgmm")
+    model.save(tmp_path / "model")
+    ask = "import sys, fewpairs; print(fewpairs.load(sys.argv[1]).summary())"
+    told = subprocess.run(
+        [sys.executable, "-c", ask, str(tmp_path / "model")], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == model.summary()
+
+
+def test_far_xs_are_novel_and_near_ones_are_not() -> None:
+    data, model = fit_quickly("regression")
+    assert (model.novelty(data.X_unpaired) == 0).all() and (model.novelty(data.X + 100) > 1).all()
+
+
+def test_a_summary_tells_what_was_learnt_from_what() -> None:
+    _, model = fit_quickly("cgan")
+    for part in ("CGAN", "60 pairs, 200 unpaired x's and 200 unpaired y's", "pairs, x's", "Energy score", model.ended_):
+        assert part in model.summary()
+    _, model = fit_quickly("gnot")
+    assert "each x to one y" in model.summary() and "No pairs were held out" in model.summary()
 
 
 @pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if len(kind.learns_from) < 3])
@@ -134,15 +196,15 @@ def test_held_out_pairs_leave_no_trace(samples: Samples) -> None:
 
 
 def test_minibatches_hold_pairs_together_and_every_row_in_turn(samples: Samples) -> None:
-    batches = deal(samples, 20)
+    batches = minibatches(samples, 20)
     some = [next(batches) for _ in range(5)]
     for batch in some:
         torch.testing.assert_close(batch.pairs_y, batch.pairs_x + 0.1)
     assert len(torch.cat([batch.source for batch in some[:4]]).unique(dim=0)) == 80
 
 
-def _run(scores: list[float], step=lambda network: None, **options) -> tuple[nn.Module, Loop]:
-    """A loop whose network counts steps, judged by a list."""
+def _run(scores: list[float], step=lambda network: None, **options) -> tuple[nn.Module, Outcome]:
+    """A network that counts steps and is judged by a list of losses; NaN for nobody who judges."""
     network, judged = nn.Linear(1, 1), iter(scores)
     nn.init.zeros_(network.weight)
 
@@ -152,17 +214,20 @@ def _run(scores: list[float], step=lambda network: None, **options) -> tuple[nn.
         step(network)
         return {"loss": network.weight.detach().sum()}
 
-    loop = Loop(len(scores), **options)
+    def judge() -> torch.Tensor:
+        return torch.tensor([[-next(judged)]])
+
     nothing = torch.zeros(2, 1)
-    loop.run(network, take, deal(Samples(nothing, nothing, nothing, nothing), 2), lambda: next(judged))
-    return network, loop
+    learner = NetworkLearner(network, take, minibatches(Samples(nothing, nothing, nothing, nothing), 2))
+    return network, train(learner, judge, Budget(len(scores), n_looks=30, looks_early=True, **options))
 
 
 def test_the_best_look_is_kept() -> None:
-    network, loop = _run([3.0, 1.0, 2.0])
-    kept = loop.history["step"][loop.best]
-    assert network.weight.item() == kept and loop.history["held_out"][loop.best] == min(loop.history["held_out"])
-    assert loop.ended == "finished"
+    network, outcome = _run([3.0, 1.0, 2.0])
+    history = outcome.history()
+    assert network.weight.item() == outcome.best_step
+    assert history["held_out"][history["step"].index(outcome.best_step)] == min(history["held_out"])
+    assert outcome.ended == "finished"
 
 
 def test_without_held_out_pairs_the_last_networks_are_kept() -> None:
@@ -171,8 +236,8 @@ def test_without_held_out_pairs_the_last_networks_are_kept() -> None:
 
 
 def test_a_score_that_turns_into_no_number_is_no_best() -> None:
-    network, loop = _run([1.0, 0.5, math.nan, 5.0, 9.0])
-    assert loop.ended == "diverged" and network.weight.item() == 2
+    network, outcome = _run([1.0, 0.5, math.nan, 5.0, 9.0])
+    assert outcome.ended == "diverged" and network.weight.item() == 2
 
 
 def test_numbers_that_are_not_finite_end_the_loop_and_are_not_kept() -> None:
@@ -180,14 +245,14 @@ def test_numbers_that_are_not_finite_end_the_loop_and_are_not_kept() -> None:
         if network.weight.item() >= 15:
             network.weight.data.fill_(math.nan)
 
-    network, loop = _run([1.0 / number for number in range(1, 31)], poison)
-    assert loop.ended == "diverged" and math.isfinite(network.weight.item()) and loop.history["step"][-1] < 30
+    network, outcome = _run([1.0 / number for number in range(1, 31)], poison)
+    assert outcome.ended == "diverged" and math.isfinite(network.weight.item()) and outcome.steps[-1] < 30
 
 
 def test_training_ends_when_it_has_not_got_better_for_long() -> None:
-    network, loop = _run([1.0, 0.5, *[0.7] * 28], patience=5)
-    assert loop.ended == "finished" and len(loop.history["step"]) == 2 + 5 and loop.history["step"][-1] < 30
-    assert network.weight.item() == loop.history["step"][1]
+    network, outcome = _run([1.0, 0.5, *[0.7] * 28], patience=5)
+    assert outcome.ended == "finished" and len(outcome.steps) == 2 + 5 and outcome.steps[-1] < 30
+    assert network.weight.item() == outcome.steps[1]
 
 
 def test_a_score_that_runs_away_is_told() -> None:
@@ -195,13 +260,52 @@ def test_a_score_that_runs_away_is_told() -> None:
     assert _run([1.0, 1.2], too_far=1.5)[1].ended == "finished"
 
 
+def test_a_loss_below_zero_runs_away_from_nobody_who_did_not_ask() -> None:
+    """A negative log-likelihood may be negative; without `too_far`, that it ends above its best is no news."""
+    assert _run([-1.0, -0.5])[1].ended == "finished"
+
+
 def test_ctrl_c_keeps_the_best_so_far() -> None:
     def interrupt(network: nn.Module) -> None:
         if network.weight.item() == 3:
             raise KeyboardInterrupt
 
-    network, loop = _run([1.0 / number for number in range(1, 31)], interrupt)
-    assert loop.ended == "interrupted" and network.weight.item() >= 2  # of the third step, or of the second
+    network, outcome = _run([1.0 / number for number in range(1, 31)], interrupt)
+    assert outcome.ended == "interrupted" and network.weight.item() >= 2  # of the third step, or of the second
+
+
+def test_ctrl_c_before_the_first_step_leaves_a_fitted_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model = fit_quickly("regression")
+    before = model.predict(data.X)
+
+    def interrupt(self: Regression, networks: nn.Module, samples: Samples) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return begin(self, networks, samples)
+
+    begin = Regression._start
+    monkeypatch.setattr(Regression, "_start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data.X, -data.Y)
+    np.testing.assert_array_equal(model.predict(data.X), before)
+
+
+def test_ctrl_c_within_a_fit_keeps_what_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, data = draw()
+
+    def interrupt(self: Regression, networks: nn.Module, samples: Samples) -> Any:
+        step = begin(self, networks, samples)
+
+        def take(batch: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return step(batch)
+
+        return take
+
+    begin = Regression._start
+    monkeypatch.setattr(Regression, "_start", interrupt)
+    with pytest.warns(UserWarning, match="Interrupted"):
+        model = Regression(**QUICK).fit(data.X, data.Y)
+    assert model.ended_ == "interrupted" and np.isfinite(model.predict(data.X)).all()
 
 
 def test_time_is_kept() -> None:

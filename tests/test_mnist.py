@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fewpairs.studies.mnist import page as mnist_page
 from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
 from fewpairs.studies.cells import Outcomes, run_study
+from fewpairs.studies.mnist import page as mnist_page
 from fewpairs.studies.mnist.fits import (
     BOUNDED,
     FULL,

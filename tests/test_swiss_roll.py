@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fewpairs.studies.swiss_roll import page as swiss_roll_page
 from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
@@ -14,6 +13,7 @@ from fewpairs.estimators.mixture import MixtureTranslator
 from fewpairs.studies.cells import Outcomes, Store, run_study
 from fewpairs.studies.comparisons import is_behind, tied_for_best
 from fewpairs.studies.methods import METHODS, Method, register
+from fewpairs.studies.swiss_roll import page as swiss_roll_page
 from fewpairs.studies.swiss_roll.cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
 from fewpairs.studies.swiss_roll.fits import FULL, NETWORKS, OURS, TINY, Plan
 

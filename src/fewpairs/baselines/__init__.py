@@ -1,8 +1,9 @@
-"""Baselines: the methods of the paper's tables, each with the same face as our own.
+"""Baselines: the methods of the paper's tables, each used as our own are.
 
-Every one is an estimator with `fit(X, Y, X_unpaired=…, Y_unpaired=…)`, `sample` and `predict`, and `score_samples` if it has a
-density (a `DensityBaseline`). `uses` says what it learns from, `is_stochastic` whether it draws y's or maps x to one. `REGISTRY`
-finds them by name.
+Every one is an estimator with `fit(X, Y, X_unpaired=…, Y_unpaired=…)`, `sample`, `predict`, `predict_interval`,
+`predict_quantiles`, `novelty`, `summary` and `save`, and with `score_samples` and `score` if it has a density (a
+`DensityBaseline`). `uses` says what it learns from, `is_stochastic` whether it draws y's or maps x to one. `REGISTRY` finds
+them by name, and `fewpairs.load` reads what they saved.
 
     from fewpairs.baselines import REGISTRY
     model = REGISTRY["cgmm"](random_state=0).fit(X, Y)
@@ -18,6 +19,7 @@ from fewpairs.baselines.gnot import GNOT
 from fewpairs.baselines.otcs import OTCS
 from fewpairs.baselines.parot import ParOT
 from fewpairs.baselines.regression import Regression
+from fewpairs.estimators.loading import make_known
 
 __all__ = [
     "CGAN",
@@ -51,3 +53,5 @@ REGISTRY: dict[str, type[Baseline]] = {
     "otcs": OTCS,
     "fsbm": FSBM,
 }
+
+make_known(*REGISTRY.values())

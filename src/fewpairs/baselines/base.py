@@ -1,20 +1,19 @@
-"""What every baseline shares: data at one scale, held-out early stopping, samples and densities in the user's units.
+"""What every baseline shares: data at one scale, held-out early stopping, samples and densities in the user's units, files.
 
-A baseline's own file supplies its networks (`_build`), a step of its training (`_start`), how to draw y (`_draw`) and, if it
+A baseline's own file supplies its networks (`_make`), a step of its training (`_start`), how to draw y (`_draw`) and, if it
 has a density, its logarithm (`_log_prob`). All of these work in standardised units.
 """
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -23,17 +22,25 @@ from fewpairs.data.folds import hold_out
 from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.base import DensityTranslator, Translator, as_device, seeded
-from fewpairs.training.loops import N_TO_JUDGE, Loop, Step, deal, descend, energy_scores
+from fewpairs.estimators.learning import learning
+from fewpairs.estimators.novelty import Neighbourhood
+from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, SEQUENCE, TEXT, Rule, above, at_least, between, whole
+from fewpairs.estimators.saving import Saved
+from fewpairs.training.batches import minibatches
+from fewpairs.training.learners import NetworkLearner, Step, descend, energy_scores
+from fewpairs.training.loop import Budget, Outcome, train
 from fewpairs.training.progress import progress_bar
 
 __all__ = ["Baseline", "DensityBaseline", "LikelihoodBaseline"]
 
-N_TO_AVERAGE = 256  # draws for a mean
+N_LOOKS = 30
+N_TO_JUDGE = 16  # draws at each held-out x for its energy score
 MOST_ROWS = 2**17  # rows of a network at once, in drawing and scoring
+WORDS = {"pairs": "pairs", "source": "x's", "target": "y's"}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Baseline(Translator):
+class Baseline(Saved, Translator):
     """Abstract: a method of the paper's tables.
 
     Arguments:
@@ -46,6 +53,7 @@ class Baseline(Translator):
         random_state: A number makes the fit repeatable on the same machine, unless the time ends it.
         device: "auto" takes a CUDA device if there is one, or name one.
         verbose: Whether to show a progress bar when a fit takes longer than a moment on a terminal.
+        hidden: The widths of the networks' hidden layers.
 
     Attributes:
         networks_: What was learnt, in standardised units.
@@ -62,6 +70,20 @@ class Baseline(Translator):
     # Looks without a better one, after which training ends.
     patience: ClassVar[float] = math.inf
 
+    learnt_name: ClassVar[str] = "networks_"
+    fitted_names: ClassVar[tuple[str, ...]] = (
+        "ended_",
+        "history_",
+        "is_1d_",
+        "n_features_in_",
+        "n_outputs_",
+        "n_pairs_",
+        "n_steps_",
+        "n_unpaired_",
+        "target_names_",
+    )
+    fitted_parts: ClassVar[dict[str, Any]] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhood_": Neighbourhood}
+
     max_steps: int = 3000
     learning_rate: float = 1e-3
     batch_size: int = 256
@@ -70,19 +92,18 @@ class Baseline(Translator):
     random_state: Any = None
     device: str = "auto"
     verbose: bool = True
+    hidden: tuple[int, ...] = (128, 128, 128)
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "max_steps": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 2, None, closed="left")],
-        "held_out": [Interval(Real, 0, 0.5, closed="both")],
-        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
-        "random_state": ["random_state"],
-        "device": [str],
-        "verbose": ["boolean"],
-        "hidden": ["array-like"],  # what several methods have, checked once
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "pair_weight": [Interval(Real, 0, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        "max_steps": whole(1),
+        "learning_rate": above(0),
+        "batch_size": whole(2),
+        "held_out": between(0, 0.5),
+        "time_budget": above(0) | NOTHING,
+        "random_state": RANDOM_STATE,
+        "device": TEXT,
+        "verbose": FLAG,
+        "hidden": SEQUENCE,
     }
 
     @property
@@ -91,8 +112,8 @@ class Baseline(Translator):
         return self.learns_from
 
     @abstractmethod
-    def _build(self, samples: Samples) -> nn.Module:
-        """The networks to begin with."""
+    def _make(self, dim_x: int, dim_y: int) -> nn.Module:
+        """Networks with random weights."""
 
     @abstractmethod
     def _start(self, networks: Any, samples: Samples) -> Step:
@@ -105,45 +126,66 @@ class Baseline(Translator):
     def fit(self, X: Any, y: Any, *, X_unpaired: Any = None, Y_unpaired: Any = None) -> Self:
         """Learns from pairs and unpaired rows; what a method has no use for scales the data and no more.
 
+        Ctrl-C ends it after the step under way, with the best networks so far. A second one raises KeyboardInterrupt at once, and
+        so does one before the first step: the model is then as it was.
+
         Arguments:
             X: The x's of the pairs, (P, dim_x).
             y: The y's of the pairs, (P, dim_y) or (P,).
             X_unpaired: More x's.
             Y_unpaired: More y's.
         """
-        self._validate_params()
-        samples = self._gather(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
+        self._check_arguments()
+        with learning(self):
+            samples = self._gather(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
+            self.n_pairs_ = len(samples.pairs_x)
+            self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
+            self._learn(samples)
+        return self
+
+    def _learn(self, samples: Samples) -> None:
         random, device = check_random_state(self.random_state), as_device(self.device)
-        x_scaler = Scaler.learn(samples.source, samples.source_weight)
-        y_scaler = Scaler.learn(samples.target, samples.target_weight)
-        samples = samples.standardise(x_scaler, y_scaler).to(dtype=torch.float32, device=device)
+        self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight)
+        self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight)
+        samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(dtype=torch.float32, device=device)
+        self.neighbourhood_ = Neighbourhood.learn(samples.source, np.random.RandomState(0))
         samples, x_judge, y_judge = hold_out(samples, self.held_out, random)
+        budget = Budget(
+            self.max_steps,
+            self.time_budget,
+            n_looks=N_LOOKS,
+            looks_early=True,
+            patience=self.patience,
+            too_far=self.too_far,
+        )
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             networks = self._build(samples).to(device)
-            step = self._start(networks, samples)
-            loop = Loop(
-                self.max_steps,
-                time_budget=self.time_budget,
-                too_far=self.too_far,
-                patience=self.patience,
+            learner = NetworkLearner(networks, self._start(networks, samples), minibatches(samples, self.batch_size))
+            outcome = train(
+                learner,
+                lambda: self._judge(networks, x_judge, y_judge).unsqueeze(0),
+                budget,
                 on_step=lambda done: show(f"{self.title} learns p(y|x)", done),
             )
-            loop.run(
-                networks, step, deal(samples, self.batch_size), lambda: self._judge(networks.eval(), x_judge, y_judge)
-            )
-        self.x_scaler_, self.y_scaler_ = x_scaler, y_scaler
-        self.networks_ = networks.cpu().requires_grad_(False)
-        self.history_, self.ended_ = loop.history, loop.ended
-        self.n_steps_ = int(loop.history["step"][loop.best]) if loop.history else 0
-        if loop.ended == "diverged":
+        outcome.refuse_if_nothing_was_learnt()
+        self.networks_: Any = networks.cpu().requires_grad_(False)
+        self._keep_outcome(outcome)
+
+    def _build(self, samples: Samples) -> nn.Module:
+        """The networks to begin with."""
+        return self._make(samples.source.shape[1], samples.target.shape[1])
+
+    def _keep_outcome(self, outcome: Outcome) -> None:
+        """How training went, in the fitted attributes, and a warning if it did not go well."""
+        self.history_, self.ended_, self.n_steps_ = outcome.history(), outcome.ended, outcome.best_step
+        if outcome.ended == "diverged":
             checks.warn_user(
                 f"{self.title}: training ran away; the networks of step {self.n_steps_} are kept. history_ tells how it went. "
                 "A smaller learning_rate helps.",
                 ConvergenceWarning,
             )
-        if loop.ended == "interrupted":
+        if outcome.ended == "interrupted":
             checks.warn_user("Interrupted: the best networks so far are kept.")
-        return self
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
@@ -159,21 +201,44 @@ class Baseline(Translator):
         drawn = drawn.double().unflatten(0, (n_draws, len(x))) * self.y_scaler_.scale + self.y_scaler_.loc
         return self._outputs(drawn.expand(n_samples, -1, -1).contiguous())
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The conditional mean, over many draws where the method is stochastic: (rows, dim_y), or (rows,)."""
-        return self.sample(X, N_TO_AVERAGE if self.is_stochastic else 1, random_state=0).mean(axis=0)
+    def summary(self) -> str:
+        """What was learnt, from what, and how far to trust it, in a paragraph."""
+        check_is_fitted(self, "networks_")
+        of_data = ", ".join(WORDS[kind] for kind in self.uses)
+        told = [f"{self._about_data()} (used: {of_data}) by {self.title}."]
+        if not self.is_stochastic:
+            told.append("It maps each x to one y.")
+        known = [score for score in self.history_["held_out"] if math.isfinite(score)]
+        if known:
+            told.append(f"{self._name_of_score()} of held-out pairs {min(known):.3f}, in the units of training.")
+        else:
+            told.append("No pairs were held out to judge it.")
+        return " ".join([*told, f"Training {self.ended_}; the networks of step {self.n_steps_} were kept."])
 
-    def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
-        """The mean energy score E|Y − y| − ½ E|Y − Y′| of the held-out pairs, or the square error of a map; NaN without pairs."""
+    def _name_of_score(self) -> str:
+        return "Energy score" if self.is_stochastic else "Square error"
+
+    def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Minus the energy score E|Y − y| − ½ E|Y − Y′| of each held-out pair, or minus the square error of a map, (rows,)."""
         with torch.no_grad():
             if not self.is_stochastic:
-                return float((self._draw(networks, x) - y).square().sum(-1).mean())
+                return -(self._draw(networks, x) - y).square().sum(-1)
             draws = self._draw(networks, x.repeat(N_TO_JUDGE, 1)).unflatten(0, (N_TO_JUDGE, len(x)))
-            return float(energy_scores(draws, y).mean())
+            return -energy_scores(draws, y)
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "networks_")
         return self.x_scaler_(torch.tensor(self._check_x(X))).float()
+
+    def _config(self) -> dict[str, Any]:
+        return {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
+
+    def _empty_plan(self, config: dict[str, Any]) -> nn.Module:
+        return self._make(**config)
+
+    @classmethod
+    def _read_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        return super()._read_settings({**settings, "hidden": tuple(settings["hidden"])})  # JSON knows lists alone
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -195,9 +260,12 @@ class DensityBaseline(Baseline, DensityTranslator):
             scores = torch.cat([self._log_prob(self.networks_, *part) for part in parts]).double()
         return (scores - self.y_scaler_.scale.log().sum()).numpy()
 
-    def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> float:
+    def _name_of_score(self) -> str:
+        return "Negative log-likelihood"
+
+    def _judge(self, networks: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            return float(-self._log_prob(networks, x, y).mean())
+            return self._log_prob(networks, x, y)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -212,6 +280,8 @@ class LikelihoodBaseline(DensityBaseline):
     patience: ClassVar[float] = 10
 
     weight_decay: float = 0.01
+
+    rules: ClassVar[dict[str, Rule]] = {**DensityBaseline.rules, "weight_decay": at_least(0)}
 
     def _loss(self, networks: Any, batch: Samples) -> Tensor:
         return -networks(batch.pairs_x).log_prob(batch.pairs_y).mean()

@@ -6,23 +6,22 @@ under the plain marginal-likelihood loss at μ = 1, all cross terms formed, with
 """
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from fewpairs.baselines.base import DensityBaseline, LikelihoodBaseline
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, whole
 from fewpairs.networks.perceptrons import make_mlp
 from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.initial import place_on_samples
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.training import objectives
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["CGMM", "CGMMSS"]
 
@@ -62,13 +61,13 @@ class CGMM(LikelihoodBaseline):
     hidden: tuple[int, ...] = (64, 64)
     n_parts: int = 20
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LikelihoodBaseline._parameter_constraints,
-        "n_parts": [Interval(Integral, 1, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **LikelihoodBaseline.rules,
+        "n_parts": whole(1),
     }
 
-    def _build(self, samples: Samples) -> nn.Module:
-        return _MixtureNetwork(samples.source.shape[1], samples.target.shape[1], self.n_parts, self.hidden)
+    def _make(self, dim_x: int, dim_y: int) -> nn.Module:
+        return _MixtureNetwork(dim_x, dim_y, self.n_parts, self.hidden)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -90,10 +89,10 @@ class CGMMSS(DensityBaseline):
     n_slopes: int = 25
     n_atoms: int = 50
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **DensityBaseline._parameter_constraints,
-        "n_slopes": [Interval(Integral, 1, None, closed="left")],
-        "n_atoms": [Interval(Integral, 1, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **DensityBaseline.rules,
+        "n_slopes": whole(1),
+        "n_atoms": whole(1),
     }
 
     def _build(self, samples: Samples) -> MixturePlan:
@@ -111,6 +110,12 @@ class CGMMSS(DensityBaseline):
             learn_scale=False,
         )
         return MixturePlan(cost, atoms.potential(variance_floor=0.0)).float()
+
+    def _config(self) -> dict[str, Any]:
+        return self.networks_.config
+
+    def _make(self, dim_x: int, dim_y: int, **options: Any) -> MixturePlan:
+        return MixturePlan.from_config(dim_x=dim_x, dim_y=dim_y, **options).float()
 
     def _start(self, networks: MixturePlan, samples: Samples) -> Step:
         optimizer = torch.optim.Adam(networks.parameters(), lr=self.learning_rate)

@@ -6,14 +6,13 @@ p(y|x) = p_z(G⁻¹(y|x)) |∂G⁻¹/∂y|, G made of affine couplings (RealNVP)
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import LikelihoodBaseline
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, one_of, whole
 
 __all__ = ["CondNF", "CondNFSS"]
 
@@ -41,18 +40,18 @@ class CondNF(LikelihoodBaseline):
     hidden: tuple[int, ...] = (128, 128)
     learning_rate: float = 3e-4
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LikelihoodBaseline._parameter_constraints,
-        "flow": [StrOptions({"realnvp", "spline"})],
-        "n_transforms": [Interval(Integral, 1, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **LikelihoodBaseline.rules,
+        "flow": one_of("realnvp", "spline"),
+        "n_transforms": whole(1),
     }
 
-    def _build(self, samples: Samples) -> nn.Module:
+    def _make(self, dim_x: int, dim_y: int) -> nn.Module:
         flows = _import_flows()
         make = {"realnvp": flows.RealNVP, "spline": flows.NSF}[self.flow]
         return make(
-            samples.target.shape[1],
-            samples.source.shape[1],
+            dim_y,
+            dim_x,
             transforms=self.n_transforms,
             hidden_features=list(self.hidden),
         )
@@ -74,9 +73,9 @@ class CondNFSS(CondNF):
     cross_size: int = 64
     max_steps: int = 2000
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **CondNF._parameter_constraints,
-        "cross_size": [Interval(Integral, 1, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **CondNF.rules,
+        "cross_size": whole(1),
     }
 
     def _loss(self, networks: nn.Module, batch: Samples) -> Tensor:

@@ -6,18 +6,17 @@ min over φ of E|y − T(x)|² over the pairs, g being a function of φ (Howard 
 """
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.baselines.sinkhorn import sinkhorn
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, above, whole
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["DCPEME", "implicit_potential"]
 
@@ -90,16 +89,28 @@ class DCPEME(Baseline):
     max_steps: int = 1000
     held_out: float = 0.0
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Baseline._parameter_constraints,
-        "epsilon": [Interval(Real, 0, None, closed="neither")],
-        "n_iterations": [Interval(Integral, 1, None, closed="left")],
-        "n_stored": [Interval(Integral, 1, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **Baseline.rules,
+        "epsilon": above(0),
+        "n_iterations": whole(1),
+        "n_stored": whole(1),
     }
 
     def _build(self, samples: Samples) -> _EntropicMap:
-        source, target = (_pick(rows, self.n_stored) for rows in (samples.source, samples.target))
+        return self._map(*(_pick(rows, self.n_stored) for rows in (samples.source, samples.target)))
+
+    def _map(self, source: Tensor, target: Tensor) -> _EntropicMap:
         return _EntropicMap(source, target, self.hidden, self.epsilon, self.n_iterations)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            **super()._config(),
+            "n_source": len(self.networks_.source),
+            "n_target": len(self.networks_.target),
+        }
+
+    def _make(self, dim_x: int, dim_y: int, n_source: int = 0, n_target: int = 0) -> _EntropicMap:
+        return self._map(torch.zeros(n_source, dim_x), torch.zeros(n_target, dim_y))
 
     def _start(self, networks: _EntropicMap, samples: Samples) -> Step:
         optimizer = torch.optim.Adam(networks.parameters(), lr=self.learning_rate)
@@ -114,7 +125,7 @@ class DCPEME(Baseline):
     def _draw(self, networks: _EntropicMap, x: Tensor) -> Tensor:
         return networks(x)
 
-    def _judge(self, networks: Any, x: Tensor, y: Tensor) -> float:
+    def _judge(self, networks: Any, x: Tensor, y: Tensor) -> Tensor:
         networks.refresh()  # the stored potential is that of the cost at the last look
         return super()._judge(networks, x, y)
 

@@ -7,19 +7,18 @@ Pairs stay coupled; the others are coupled by entropic transport whose cost favo
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.baselines.sinkhorn import log_sum_exp, sinkhorn
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, above, at_least, between, whole
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["FSBM"]
 
@@ -97,18 +96,18 @@ class FSBM(Baseline):
     refit_every: int = 200
     max_steps: int = 2000
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Baseline._parameter_constraints,
-        "noise": [Interval(Real, 0, None, closed="neither")],
-        "n_times": [Interval(Integral, 1, None, closed="left")],
-        "guidance": [Interval(Real, 0, None, closed="left")],
-        "epsilon": [Interval(Real, 0, None, closed="neither")],
-        "pairs_share": [Interval(Real, 0, 1, closed="both")],
-        "refit_every": [Interval(Integral, 1, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **Baseline.rules,
+        "noise": above(0),
+        "n_times": whole(1),
+        "guidance": at_least(0),
+        "epsilon": above(0),
+        "pairs_share": between(0, 1),
+        "refit_every": whole(1),
     }
 
-    def _build(self, samples: Samples) -> _Bridge:
-        return _Bridge(samples.source.shape[1], samples.target.shape[1], self.hidden, self.noise, self.n_times)
+    def _make(self, dim_x: int, dim_y: int) -> _Bridge:
+        return _Bridge(dim_x, dim_y, self.hidden, self.noise, self.n_times)
 
     def _start(self, networks: _Bridge, samples: Samples) -> Step:
         pairs_x, pairs_y, source, target = map(

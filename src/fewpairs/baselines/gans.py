@@ -8,18 +8,17 @@ which y belongs to which x by least squares.
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, above, at_least, whole
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["CGAN", "UGAN", "logistic_error"]
 
@@ -55,11 +54,11 @@ class _GAN(Baseline):
     discriminator_rate: float = 3e-4
     penalty: float = 0.01
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Baseline._parameter_constraints,
-        "dim_z": [Interval(Integral, 1, None, closed="left")],
-        "discriminator_rate": [Interval(Real, 0, None, closed="neither")],
-        "penalty": [Interval(Real, 0, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **Baseline.rules,
+        "dim_z": whole(1),
+        "discriminator_rate": above(0),
+        "penalty": at_least(0),
     }
 
     @abstractmethod
@@ -68,8 +67,7 @@ class _GAN(Baseline):
     @abstractmethod
     def _generator_loss(self, players: _Players, batch: Samples) -> Tensor: ...
 
-    def _build(self, samples: Samples) -> _Players:
-        dim_x, dim_y = samples.source.shape[1], samples.target.shape[1]
+    def _make(self, dim_x: int, dim_y: int) -> _Players:
         return _Players(dim_x, dim_y, self.dim_z, self.hidden, sees_x=self.sees_x)
 
     def _start(self, networks: _Players, samples: Samples) -> Step:
@@ -136,6 +134,8 @@ class UGAN(_GAN):
     discriminator_rate: float = 1e-4
     pair_weight: float = 1.0
     held_out: float = 0.0
+
+    rules: ClassVar[dict[str, Rule]] = {**_GAN.rules, "pair_weight": at_least(0)}
 
     def _discriminator_loss(self, players: _Players, batch: Samples) -> Tensor:
         return logistic_error(players.discriminator, batch.target, players.draw(batch.source).detach(), self.penalty)

@@ -7,17 +7,16 @@ The potential f is what keeps T's cloud on the target; the pairs say which of th
 
 from dataclasses import dataclass
 from itertools import count
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, above, at_least, whole
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["GNOT"]
 
@@ -51,14 +50,14 @@ class GNOT(Baseline):
     batch_size: int = 128
     held_out: float = 0.0
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Baseline._parameter_constraints,
-        "n_map_steps": [Interval(Integral, 1, None, closed="left")],
-        "potential_rate": [Interval(Real, 0, None, closed="neither")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **Baseline.rules,
+        "pair_weight": at_least(0),
+        "n_map_steps": whole(1),
+        "potential_rate": above(0),
     }
 
-    def _build(self, samples: Samples) -> nn.ModuleDict:
-        dim_x, dim_y = samples.source.shape[1], samples.target.shape[1]
+    def _make(self, dim_x: int, dim_y: int) -> nn.ModuleDict:
         return nn.ModuleDict(
             {
                 "map": make_mlp(dim_x, dim_y, hidden=self.hidden, activation="relu"),

@@ -10,22 +10,21 @@ probability-flow equation dy/dσ = (y − denoised) / σ draws from it.
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.data import checks
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, above, between, whole
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loop import Deck
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.batches import Deck
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["OTCS"]
 
@@ -75,16 +74,16 @@ class OTCS(Baseline):
     pair_share: float = 0.25
     n_levels: int = 18
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Baseline._parameter_constraints,
-        "temperature": [Interval(Real, 0, None, closed="neither")],
-        "regularisation": [Interval(Real, 0, None, closed="neither")],
-        "pair_share": [Interval(Real, 0, 1, closed="both")],
-        "n_levels": [Interval(Integral, 2, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **Baseline.rules,
+        "temperature": above(0),
+        "regularisation": above(0),
+        "pair_share": between(0, 1),
+        "n_levels": whole(2),
     }
 
-    def _build(self, samples: Samples) -> nn.Module:
-        return _Denoiser(samples.source.shape[1], samples.target.shape[1], self.hidden)
+    def _make(self, dim_x: int, dim_y: int) -> nn.Module:
+        return _Denoiser(dim_x, dim_y, self.hidden)
 
     def _start(self, networks: _Denoiser, samples: Samples) -> Step:
         rows, columns, odds = self._couple(samples)

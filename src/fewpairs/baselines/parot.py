@@ -4,17 +4,16 @@ min over T of  w_cost E|x − T(x)|² + w_match MMD²(T#source, target) + w_pair
 """
 
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, at_least
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loops import Step
+from fewpairs.training.learners import Step
 
 __all__ = ["ParOT"]
 
@@ -51,15 +50,15 @@ class ParOT(Baseline):
     pairs_weight: float = 1.0
     held_out: float = 0.0
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Baseline._parameter_constraints,
-        "cost_weight": [Interval(Real, 0, None, closed="left")],
-        "match_weight": [Interval(Real, 0, None, closed="left")],
-        "pairs_weight": [Interval(Real, 0, None, closed="left")],
+    rules: ClassVar[dict[str, Rule]] = {
+        **Baseline.rules,
+        "cost_weight": at_least(0),
+        "match_weight": at_least(0),
+        "pairs_weight": at_least(0),
     }
 
-    def _build(self, samples: Samples) -> nn.Module:
-        return make_mlp(samples.source.shape[1], samples.target.shape[1], hidden=self.hidden)
+    def _make(self, dim_x: int, dim_y: int) -> nn.Module:
+        return make_mlp(dim_x, dim_y, hidden=self.hidden)
 
     def _start(self, networks: nn.Module, samples: Samples) -> Step:
         optimizer = torch.optim.Adam(networks.parameters(), lr=self.learning_rate)

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from fewpairs.baselines.base import Baseline
 from fewpairs.data.samples import Samples
+from fewpairs.estimators.rules import Rule, at_least
 from fewpairs.networks.perceptrons import make_mlp
-from fewpairs.training.loops import Step, descend
+from fewpairs.training.learners import Step, descend
 
 __all__ = ["Regression"]
 
@@ -33,8 +34,10 @@ class Regression(Baseline):
     weight_decay: float = 0.01
     learning_rate: float = 3e-4
 
-    def _build(self, samples: Samples) -> nn.Module:
-        return make_mlp(samples.source.shape[1], samples.target.shape[1], hidden=self.hidden, activation="relu")
+    rules: ClassVar[dict[str, Rule]] = {**Baseline.rules, "weight_decay": at_least(0)}
+
+    def _make(self, dim_x: int, dim_y: int) -> nn.Module:
+        return make_mlp(dim_x, dim_y, hidden=self.hidden, activation="relu")
 
     def _start(self, networks: nn.Module, samples: Samples) -> Step:
         optimizer = torch.optim.AdamW(networks.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from fewpairs.data.repeats import group_near
 from fewpairs.data.samples import Samples
 
 __all__ = ["Folds", "hold_out", "row_keys"]
@@ -44,9 +43,11 @@ class Folds:
     target: Tensor
 
     @classmethod
-    def none(cls, samples: Samples) -> "Folds":
-        """One member that sees everything."""
-        return cls(1, *(torch.full((len(rows),), -1) for rows in (samples.pairs_x, samples.source, samples.target)))
+    def none(cls, samples: Samples, n_members: int = 1) -> "Folds":
+        """Members that see everything."""
+        return cls(
+            n_members, *(torch.full((len(rows),), -1) for rows in (samples.pairs_x, samples.source, samples.target))
+        )
 
     @classmethod
     def cut(
@@ -120,7 +121,7 @@ def row_keys(samples: Samples) -> list[int]:
 def _deal(rows: np.ndarray, n_folds: int, random: np.random.RandomState, known: np.ndarray) -> np.ndarray:
     """A fold for each row: groups of near-duplicates in random order, each to the fold that is smallest so far. A known fold
     (others are −1) stays, and draws the rest of its group along."""
-    group = _groups(rows, _near(rows))
+    group = group_near(rows, _near(rows))
     sizes = np.bincount(group)
     if sizes.max() > len(rows) / n_folds:  # so many equal rows are the nature of the data
         group, sizes = np.arange(len(rows)), np.ones(len(rows), dtype=int)
@@ -145,7 +146,7 @@ def _trace(rows: np.ndarray, paired: np.ndarray, fold: np.ndarray) -> np.ndarray
     outcome = np.full(len(rows), -1)
     tree = cKDTree(paired)
     for reach in (_near(paired), 0.0):  # what is common among near values may still be told by the exact one
-        group = _groups(paired, reach)
+        group = group_near(paired, reach)
         distance, nearest = tree.query(rows, p=np.inf, distance_upper_bound=reach + 1e-12)
         matched = np.flatnonzero(np.isfinite(distance) & (outcome < 0))
         of_row = group[nearest[matched]]
@@ -163,15 +164,6 @@ def _near(rows: np.ndarray) -> float:
     apart: how far apart they really are does not tell, since all of them may come twice."""
     n_rows, dim = rows.shape
     return min(NEAR * n_rows ** (-1 / dim), NEAREST)
-
-
-def _groups(rows: np.ndarray, reach: float) -> np.ndarray:
-    """Numbers rows so that those within reach of each other, directly or through others, share one."""
-    _, same = np.unique(rows, axis=0, return_inverse=True)
-    different = rows[np.unique(same, return_index=True)[1]]
-    links = cKDTree(different).query_pairs(reach, p=np.inf, output_type="ndarray")
-    graph = coo_array((np.ones(len(links)), (links[:, 0], links[:, 1])), shape=(len(different), len(different)))
-    return connected_components(graph, directed=False)[1][same.reshape(-1)]
 
 
 def hold_out(samples: Samples, share: float, random: np.random.RandomState) -> tuple[Samples, Tensor, Tensor]:

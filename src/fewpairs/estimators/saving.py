@@ -16,12 +16,28 @@ from fewpairs.data.files import write_model
 from fewpairs.estimators.settings import Settings
 from fewpairs.selection.choice import Choice
 
-__all__ = ["Saved", "SavedEnsemble"]
+__all__ = ["FINDINGS", "Saved", "SavedEnsemble"]
+
+# What a choice finds, in the fitted attributes.
+FINDINGS = (
+    "candidates_",
+    "chosen_",
+    "ended_",
+    "finals_",
+    "n_features_in_",
+    "unpaired_gain_",
+    "unpaired_gain_error_",
+    "validation_score_",
+    "validation_score_error_",
+    "x_gain_",
+    "x_gain_error_",
+)
 
 
 class Saved:
-    """Abstract: an estimator with `plan_` that can be written to a file and read back by `load`."""
+    """Abstract: an estimator that can be written to a file and read back by `load`."""
 
+    learnt_name: ClassVar[str] = "plan_"  # the fitted attribute that is a module: what was learnt
     plan_: Any
     fitted_names: ClassVar[tuple[str, ...]]  # fitted attributes that JSON can hold
     fitted_tensors: ClassVar[tuple[str, ...]] = ()
@@ -34,12 +50,12 @@ class Saved:
 
     def take_apart(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a fitted model is made of: its tensors, and what JSON can hold."""
-        check_is_fitted(self, "plan_")
+        check_is_fitted(self, self.learnt_name)
         fitted = {name: getattr(self, name) for name in self.fitted_names}
         fitted |= {"config": self._config(), "feature_names_in_": None}
         if hasattr(self, "feature_names_in_"):
             fitted["feature_names_in_"] = list(self.feature_names_in_)
-        tensors = {f"plan.{name}": tensor for name, tensor in self.plan_.state_dict().items()}
+        tensors = {f"plan.{name}": tensor for name, tensor in getattr(self, self.learnt_name).state_dict().items()}
         tensors |= {name: getattr(self, name) for name in self.fitted_tensors}
         for name, kind in self.fitted_parts.items():
             tensors |= {f"{name}.{part.name}": getattr(getattr(self, name), part.name) for part in fields(kind)}
@@ -60,9 +76,9 @@ class Saved:
             setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
         model._restore()
         with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
-            plan = model._empty_plan(config)
-        plan.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
-        model.plan_ = plan.eval().requires_grad_(False)
+            learnt = model._empty_plan(config)
+        learnt.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        setattr(model, cls.learnt_name, learnt.eval().requires_grad_(False))
         return model
 
     def _plain_settings(self) -> dict[str, Any]:
@@ -81,11 +97,11 @@ class Saved:
 
     @abstractmethod
     def _config(self) -> Any:
-        """What it takes to make a plan with tensors of the same names and sizes."""
+        """What it takes to make a module with tensors of the same names and sizes."""
 
     @abstractmethod
     def _empty_plan(self, config: Any) -> nn.Module:
-        """A plan of this kind, whose tensors are about to be read."""
+        """A module of this kind, whose tensors are about to be read."""
 
     def _restore(self) -> None:
         """Makes of attributes what they were before JSON."""
@@ -103,8 +119,14 @@ class SavedEnsemble(Saved):
         for candidate in (self.chosen_, *self.finals_, *self.candidates_):
             candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
 
-    def _keep_findings(self, choice: Choice) -> None:
-        """What a choice found, in the fitted attributes, and a warning if it was interrupted."""
+    def _keep_findings(self, choice: Choice, log_scale: float = 0.0) -> None:
+        """What a choice found, in the fitted attributes, and a warning if it was interrupted. Scores are brought to the user's
+        units, in which y is larger by a factor whose logarithm is given."""
+        self.validation_score_, self.validation_score_error_ = choice.score[0] - log_scale, choice.score[1]
+        self.candidates_ = [
+            {**asdict(candidate), "score": score - log_scale, "error": error}
+            for candidate, score, error in choice.table
+        ]
         self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
         self.x_gain_, self.x_gain_error_ = choice.x_gain
         self.finals_ = [

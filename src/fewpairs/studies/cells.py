@@ -299,8 +299,8 @@ def _begin_worker() -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Yields the signals that have asked this process to stop. A fit may take Ctrl-C as the wish for its best model so far and
-    return; a study must not take that for the fit."""
+    """Yields the signals that have asked this process to stop. A fit that hears Ctrl-C may return with its best model so
+    far; a study must not take that for the fit."""
     came: list[int] = []
 
     def note(number: int, frame: Any) -> None:

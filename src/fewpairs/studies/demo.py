@@ -75,7 +75,7 @@ def run_demo(
         tell(f"Fitting: {name}")
         model = MixtureTranslator(random_state=seed, **settings)
         if max_steps is not None:
-            model.set_params(max_steps=max_steps)
+            model.set_params(training__max_steps=max_steps)
         start = time.perf_counter()
         model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
         seconds, summary = time.perf_counter() - start, model.summary()

@@ -10,16 +10,28 @@ density, `score_samples`. An effort below one asks for that part of the usual tr
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from fewpairs.baselines import REGISTRY, Baseline, CondNF
 from fewpairs.estimators.base import Translator
+from fewpairs.estimators.corrected import CorrectedTranslator
+from fewpairs.estimators.energy_based import EnergyTranslator
 from fewpairs.estimators.mixture import MixtureTranslator
-from fewpairs.estimators.neural import NeuralTranslator
-from fewpairs.estimators.recipes import NEURAL_RECIPES, RECIPES
 
-__all__ = ["DEFAULT", "METHODS", "Method", "register"]
+__all__ = ["DEFAULT", "METHODS", "Make", "Method", "register"]
+
+USUAL_STEPS = 400  # of a mixture whose steps are "auto", for the few pairs of most studies
+USUAL_STEPS_OF_NETWORKS = 1000
+
+Trained = TypeVar("Trained", MixtureTranslator, CorrectedTranslator, EnergyTranslator)
+
+
+class Make(Protocol):
+    """Makes an estimator that is not fitted yet."""
+
+    def __call__(self, *, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator: ...
 
 
 @dataclass(frozen=True)
@@ -28,14 +40,14 @@ class Method:
 
     Attributes:
         name: What it is called there.
-        make: make(random_state=, device=, effort=) → an estimator that is not fitted yet.
+        make: Makes its estimator.
         is_fixed: Whether it leaves nothing to choose, so that `fit_together` can fit several seeds at once.
         is_variant: Whether it is a second setting of another method, for which a study may spare itself a table.
         improves: The method whose model it begins with, to be handed over as `base` if it has been fitted to the same rows.
     """
 
     name: str
-    make: Callable[..., Translator]
+    make: Make
     is_fixed: bool = False
     is_variant: bool = False
     improves: str | None = None
@@ -53,37 +65,48 @@ def register(method: Method) -> None:
     _methods[method.name] = method
 
 
-def _ours(**settings: Any) -> Callable[..., Translator]:
-    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+def _ours(**settings: Any) -> Callable[..., MixtureTranslator]:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> MixtureTranslator:
         model = MixtureTranslator(random_state=random_state, device=device, verbose=False, **settings)
-        return model if effort >= 1 else model.set_params(max_steps=max(round(400 * effort), 1))
+        return _with_effort(model, effort, USUAL_STEPS)
 
     return make
 
 
-def _recipe(name: Literal["paper", "authors"]) -> Callable[..., Translator]:
+def _recipe(name: Literal["paper", "authors"]) -> Make:
     def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
-        steps = max(round(RECIPES[name]["max_steps"] * effort), 1)
-        options = {"random_state": random_state, "device": device, "verbose": False, "max_steps": steps}
-        return MixtureTranslator.from_recipe(name, **options)
+        options = {"random_state": random_state, "device": device, "verbose": False}
+        return _with_effort(MixtureTranslator.from_recipe(name, **options), effort, USUAL_STEPS)
 
     return make
 
 
-def _networks(**settings: Any) -> Callable[..., Translator]:
+def _corrected() -> Make:
     def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
-        model = NeuralTranslator(random_state=random_state, device=device, verbose=False, **settings)
-        if model.base is not None:  # the very model of the default's row
-            model.set_params(base=_ours()(random_state=random_state, device=device, effort=effort))
-        if effort >= 1:
-            return model
-        usual = 1000 if isinstance(model.max_steps, str) else model.max_steps
-        return model.set_params(max_steps=max(round(usual * effort), 1))
+        options: dict[str, Any] = {"random_state": random_state, "device": device}
+        base = _ours()(**options, effort=effort)  # the very model of the default's row
+        return _with_effort(CorrectedTranslator(base, **options, verbose=False), effort, USUAL_STEPS_OF_NETWORKS)
 
     return make
 
 
-def _baseline(kind: type[Baseline], **settings: Any) -> Callable[..., Translator]:
+def _energies(make_model: Callable[[], EnergyTranslator]) -> Make:
+    def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
+        model = make_model().set_params(random_state=random_state, device=device, verbose=False)
+        return _with_effort(model, effort, USUAL_STEPS_OF_NETWORKS)
+
+    return make
+
+
+def _with_effort(model: Trained, effort: float, usual: int) -> Trained:
+    """The model with this part of its usual training."""
+    steps = model.training.max_steps
+    if effort >= 1:
+        return model
+    return model.set_params(training__max_steps=max(round((usual if steps == "auto" else steps) * effort), 1))
+
+
+def _baseline(kind: type[Baseline], **settings: Any) -> Make:
     def make(*, random_state: int, device: str = "auto", effort: float = 1.0) -> Translator:
         model = kind(random_state=random_state, device=device, verbose=False, **settings)
         return model.set_params(max_steps=max(round(model.max_steps * effort), 1))
@@ -96,9 +119,11 @@ register(Method("supervised", _ours(objective="supervised")))
 register(Method("paper's loss, our settings", _ours(objective="inverse_eot")))
 register(Method("EBiEOT-GMM, the paper's text", _recipe("paper"), is_fixed=True))
 register(Method("EBiEOT-GMM, the authors' notebook", _recipe("authors"), is_fixed=True))
-register(Method("fewpairs with networks", _networks(), improves=DEFAULT))
-register(Method("EBiEOT-NN, the paper's text", _networks(**NEURAL_RECIPES["paper"]), is_variant=True))
-register(Method("EBiEOT-NN, our settings", _networks(base=None), is_variant=True))
+register(Method("fewpairs with networks", _corrected(), improves=DEFAULT))
+register(
+    Method("EBiEOT-NN, the paper's text", _energies(partial(EnergyTranslator.from_recipe, "paper")), is_variant=True)
+)
+register(Method("EBiEOT-NN, our settings", _energies(EnergyTranslator), is_variant=True))
 for _kind in REGISTRY.values():
     register(Method(_kind.title, _baseline(_kind)))
     if issubclass(_kind, CondNF):

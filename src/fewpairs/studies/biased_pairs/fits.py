@@ -19,6 +19,7 @@ from fewpairs.datasets.real import load_sea_climate
 from fewpairs.estimators.mixture import MixtureTranslator
 from fewpairs.shift.ratios import estimate_density_ratio
 from fewpairs.studies.cells import Cell, Store
+from fewpairs.studies.settings import with_settings
 
 __all__ = [
     "AS_SHIPPED",
@@ -208,7 +209,8 @@ class Fit(Cell):
         data, truth = ({name: np.asarray(part) for name, part in store.need(cell).items()} for cell in self.needs)
         settings: dict[str, Any] = {"objective": self.objective, **dict(self.settings)}
         settings |= {"pairs_are": self.correction.pairs_are, "emphasis": self.correction.emphasis}
-        model = MixtureTranslator(random_state=self.draw.seed, device=device, verbose=False, **settings)
+        model = MixtureTranslator(random_state=self.draw.seed, device=device, verbose=False)
+        with_settings(model, settings)
         start = time.perf_counter()
         with warnings.catch_warnings():  # that pairs are biased, and some x's far, is what this study is about
             warnings.simplefilter("ignore")

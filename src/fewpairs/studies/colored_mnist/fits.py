@@ -18,11 +18,13 @@ from fewpairs.datasets.real import ImageData, color_digits, hues_of
 from fewpairs.energies.energy import MapCost
 from fewpairs.energies.samplers import Langevin
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.energy_based import EnergyTranslator
 from fewpairs.estimators.mixture import MixtureTranslator
-from fewpairs.estimators.neural import NeuralTranslator
+from fewpairs.estimators.settings import ClassifierTraining
 from fewpairs.networks.images import ConvPotential, UNet
 from fewpairs.studies.cells import Cell, Store
 from fewpairs.studies.mnist.fits import Images
+from fewpairs.studies.settings import with_settings
 
 __all__ = ["FAST", "FULL", "METHODS", "TINY", "Fit", "Plan", "Scale"]
 
@@ -74,13 +76,15 @@ class Judge(Cell):
 @cache
 def _fit_judge(judge: Judge, device: str) -> SemiSupervisedClassifier:
     digits = judge.images.load()
-    settings: dict[str, Any] = {
-        "objective": "supervised",
-        "network": "cnn",
-        "n_members": 1,
-        "max_steps": judge.max_steps,
-    }
-    model = SemiSupervisedClassifier(**settings, random_state=0, device=device, verbose=False)
+    model = SemiSupervisedClassifier(
+        objective="supervised",
+        network="cnn",
+        n_members=1,
+        random_state=0,
+        device=device,
+        verbose=False,
+        training=ClassifierTraining(max_steps=judge.max_steps),
+    )
     return model.fit(_grey(digits.train_images[: judge.n_rows]), digits.train_labels[: judge.n_rows])
 
 
@@ -139,18 +143,17 @@ class Fit(Cell):
         return make_neural(seed=self.seed, device=device, objective=objective, **dict(self.settings))
 
 
-def make_neural(*, seed: int, device: str, width: int = 64, **changes: Any) -> NeuralTranslator:
+def make_neural(*, seed: int, device: str, width: int = 64, **changes: Any) -> EnergyTranslator:
     """The paper's networks: cost ‖UNet(x) − y‖²/D and a convolutional potential, both over ε = 0.01."""
     cost, potential = MapCost(UNet(3, width=width)), ConvPotential((3, 32, 32), width=max(width // 2, 2))
-    settings: dict[str, Any] = {"random_state": seed, "device": device, "verbose": False, **changes}
-    return NeuralTranslator.from_recipe("images", cost=cost, potential=potential, **settings)
+    settings: dict[str, Any] = {"random_state": seed, "device": device, "verbose": False}
+    return with_settings(EnergyTranslator.from_recipe("images", cost=cost, potential=potential, **settings), changes)
 
 
 def make_components(*, seed: int, device: str, n_components: int = 6, **changes: Any) -> "ComponentTranslator":
     """Our default between principal components."""
-    return ComponentTranslator(
-        MixtureTranslator(random_state=seed, device=device, verbose=False, **changes), n_components
-    )
+    translator = MixtureTranslator(random_state=seed, device=device, verbose=False)
+    return ComponentTranslator(with_settings(translator, changes), n_components)
 
 
 class ComponentTranslator:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
@@ -18,6 +18,7 @@ from fewpairs import metrics
 from fewpairs.datasets.real import ImageData, load_fashion_mnist, load_mnist, make_glyphs
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
 from fewpairs.studies.cells import Cell, Store
+from fewpairs.studies.settings import with_settings
 
 __all__ = ["BOUNDED", "FAST", "FULL", "LEAST_TO_BEGIN_WITH", "METHODS", "TINY", "Fit", "Grid", "Images", "Plan"]
 
@@ -25,6 +26,12 @@ BOUNDED, SUPERVISED, PAPER = "bounded (marginal), the default", "labelled rows a
 SELF_TRAINING, SPREADING = "self-training", "label spreading"
 METHODS = (BOUNDED, SUPERVISED, PAPER, SELF_TRAINING, SPREADING)
 LEAST_TO_BEGIN_WITH = 50  # labels: rivals are compared with from here on
+OBJECTIVES: dict[str, Literal["marginal", "supervised", "inverse_eot"]] = {
+    BOUNDED: "marginal",
+    SUPERVISED: "supervised",
+    PAPER: "inverse_eot",
+    SELF_TRAINING: "supervised",
+}
 EMBEDDED = {"mlp": 32, "cnn": 64}  # numbers of a label's embedding in the authors' networks
 DATASETS: dict[str, Callable[[], ImageData]] = {
     "MNIST": load_mnist,
@@ -121,13 +128,13 @@ class Fit(Cell):
         if self.method == SPREADING:
             return LabelSpreading(kernel="knn")
         side = round(n_pixels**0.5)
-        settings: dict[str, Any] = {"network": self.network, "image_shape": (1, side, side), "random_state": self.seed}
-        ours = partial(SemiSupervisedClassifier, **settings, device=device, verbose=False, **dict(self.settings))
-        if self.method == SELF_TRAINING:
-            return SelfTrainingClassifier(ours(objective="supervised"))
+        settings: dict[str, Any] = {"network": self.network, "image_shape": (1, side, side), **dict(self.settings)}
         if self.method == PAPER:
-            return ours(objective="inverse_eot", label_embedding=EMBEDDED[self.network])
-        return ours(objective="supervised" if self.method == SUPERVISED else "marginal")
+            settings["label_embedding"] = EMBEDDED[self.network]
+        objective = OBJECTIVES[self.method]
+        ours = SemiSupervisedClassifier(objective=objective, random_state=self.seed, device=device, verbose=False)
+        with_settings(ours, settings)
+        return SelfTrainingClassifier(ours) if self.method == SELF_TRAINING else ours
 
 
 def _flat(images: np.ndarray) -> np.ndarray:

@@ -16,10 +16,11 @@ import torch
 
 from fewpairs import metrics
 from fewpairs.datasets.made import AnalyticSwissRoll, Problem, SwissRoll
-from fewpairs.estimators.mixture import fit_together
+from fewpairs.estimators.together import fit_together
 from fewpairs.studies.cells import Cell, Store
 from fewpairs.studies.methods import METHODS
-from fewpairs.training.loops import energy_scores
+from fewpairs.studies.settings import with_settings
+from fewpairs.training.learners import energy_scores
 
 __all__ = ["ANALYTIC", "POINTS", "ROLL", "Draw", "Fit", "Truth", "compare_draws"]
 
@@ -177,7 +178,7 @@ class Fit(Cell):
 
     def _model(self, device: str) -> Any:
         model = METHODS[self.method].make(random_state=self.draw.seed, device=device, effort=self.part)
-        return model.set_params(**dict(self.settings))
+        return with_settings(model, dict(self.settings))
 
     def _data(self, store: Store) -> dict[str, np.ndarray]:
         """The arguments of `fit`; a kind of unpaired rows that is not wanted is left out."""
