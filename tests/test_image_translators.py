@@ -1,9 +1,9 @@
-"""Images in an `EnergyTranslator`: they keep their shape, their pixels stay as they are, and networks are the user's own."""
+"""Images in translators with networks: they keep their shape, their pixels stay as they are, and networks are the user's own."""
 
 import numpy as np
 import pytest
 import torch
-from small_networks import Brightness, Colours, free, image_model, images
+from small_networks import Brightness, Colours, corrected, free, image_model, images
 from torch import nn
 
 from fewpairs import EnergyTranslator, load
@@ -27,6 +27,24 @@ def test_images_go_in_and_come_out_in_their_shape(tmp_path) -> None:
         load(tmp_path / "model.safetensors", cost=MapCost(nn.Conv2d(3, 3, 3)), potential=Brightness())
     with pytest.raises(ValueError, match=r"images of shape \(3, 4, 4\)"):
         model.sample(images(2)[:, :, :3])
+
+
+@pytest.mark.filterwarnings("ignore:.*far from every x")
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+def test_images_can_be_corrected_as_well(strength: float, tmp_path) -> None:
+    """Of a mixture of their pixels, which takes rows."""
+    y = images(40, 1)[:, :1, :2, :2]
+    model = corrected().fit(images(40), y, X_unpaired=images(30, 2), Y_unpaired=images(30, 3)[:, :1, :2, :2])
+    model.plan_.strength.fill_(strength)
+    assert model.sample(images(3), 2).shape == (2, 3, 1, 2, 2)
+    assert model.predict(images(3)).shape == (3, 1, 2, 2)
+    lower, upper = model.predict_interval(images(3))
+    assert lower.shape == (3, 1, 2, 2) and (lower < upper).all()
+    assert (model.novelty(images(40)) <= 1).all() and (model.novelty(images(3) + 10) > 1).all()
+    assert np.isfinite(model.energy(images(3), y[:3])).all()
+    assert model.score(images(3), y[:3]) == pytest.approx(model.score_samples(images(3), y[:3]).mean())
+    model.save(tmp_path / "model")
+    assert np.array_equal(load(tmp_path / "model").predict(images(3)), model.predict(images(3)))
 
 
 def test_the_recipe_for_images_takes_networks_and_learns() -> None:

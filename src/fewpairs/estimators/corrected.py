@@ -142,7 +142,8 @@ class CorrectedTranslator(NetworkTranslator):
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
         check_is_fitted(self, "plan_")
         if float(self.plan_.strength) == 0:
-            return self.base_.predict(X)
+            mean = torch.from_numpy(self.base_.predict(self._flat(X, "X", self.x_shape_)))
+            return self._outputs(mean.reshape(-1, self.n_outputs_))
         x = self._standardised(X)
         plan, generator = self._corrected(seed=0)
         with torch.no_grad():
@@ -274,11 +275,17 @@ class CorrectedTranslator(NetworkTranslator):
 
     @classmethod
     def from_file(
-        cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any], **networks: nn.Module
+        cls,
+        tensors: dict[str, Tensor],
+        settings: dict[str, Any],
+        fitted: dict[str, Any],
+        *,
+        cost: nn.Module | None = None,
+        potential: nn.Module | None = None,
     ) -> Self:
         of_base = fitted.pop("base_")
         parts = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("base.")}
-        model = super().from_file(tensors, settings, fitted, **networks)
+        model = super().from_file(tensors, settings, fitted, cost=cost, potential=potential)
         model.base_ = MixtureTranslator.from_file(parts, of_base["settings"], of_base["fitted"])
         return model
 
