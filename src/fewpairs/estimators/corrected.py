@@ -206,7 +206,9 @@ class CorrectedTranslator(NetworkTranslator):
             learner = self._correction(energy, samples, base, keys)
             budget = Budget(self._n_steps(), clock.part(1.0), n_looks=N_LOOKS, looks_early=True)
             outcome = Outcome(ended="interrupted")
-            if base.ended_ != "interrupted":
+            if (
+                base is self.base or base.ended_ != "interrupted"
+            ):  # one that was handed in was interrupted some time ago
                 outcome = train(
                     learner, learner.judge, budget, on_step=lambda done: show("networks learn p(y|x)", done)
                 )
