@@ -199,7 +199,8 @@ class CorrectedTranslator(NetworkTranslator):
             learner = self._correction(energy, samples, base, keys)
             budget = Budget(self._n_steps(), clock.part(1.0), n_looks=N_LOOKS, looks_early=True)
             outcome = Outcome(ended="interrupted")
-            if base.ended_ != "interrupted":
+            was_interrupted = base is not self.base and base.ended_ == "interrupted"  # in this very fit
+            if not was_interrupted:
                 outcome = train(
                     learner, learner.judge, budget, on_step=lambda done: show("networks learn p(y|x)", done)
                 )
