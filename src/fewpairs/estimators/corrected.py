@@ -206,9 +206,8 @@ class CorrectedTranslator(NetworkTranslator):
             learner = self._correction(energy, samples, base, keys)
             budget = Budget(self._n_steps(), clock.part(1.0), n_looks=N_LOOKS, looks_early=True)
             outcome = Outcome(ended="interrupted")
-            if (
-                base is self.base or base.ended_ != "interrupted"
-            ):  # one that was handed in was interrupted some time ago
+            is_new = base is not self.base  # what interrupted one that was handed in is over
+            if not (is_new and base.ended_ == "interrupted"):
                 outcome = train(
                     learner, learner.judge, budget, on_step=lambda done: show("networks learn p(y|x)", done)
                 )

@@ -1,8 +1,8 @@
 """The choice: which settings suit the data, judged by held-out pairs, and what the winners are worth.
 
 `choose` searches by short trials, trains the best candidates in full, and mixes their members with a linear plan and the best
-model that ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair is scored by
-a member that has not seen it, so all comparisons are of the same pairs.
+model that ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair is
+scored by a member that has not seen it, so all comparisons are of the same pairs.
 """
 
 import copy
