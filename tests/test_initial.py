@@ -1,4 +1,4 @@
-"""Starts: atoms that stand where the y's are, as many as the y's can place."""
+"""Initial atoms stand where the y's are, as many as the y's can place."""
 
 import numpy as np
 import pytest

@@ -71,7 +71,7 @@ def test_few_pairs_in_many_dimensions_stay_finite(n_pairs: int) -> None:
 
 
 def test_a_sharp_linear_relation_is_not_left_to_training() -> None:
-    """A default fit is as good as least squares where these are right, within the 0.05 nats that the mixture's doubts cost."""
+    """A default fit is as good as least squares where these are right, within the 0.05 nats that a mixture costs."""
     problem = LinearGaussian(matrix=((1.0, 0.0), (0.0, 1.0)), shift=(0.0, 0.0), covariance=((4e-4, 0.0), (0.0, 1e-4)))
     (x, y), (fresh_x, fresh_y) = problem.draw_pairs(60, seed=0), problem.draw_pairs(2000, seed=1)
     model = MixtureTranslator(random_state=0, training=Training(max_steps=20), verbose=False).fit(x, y)

@@ -147,7 +147,7 @@ def test_weights_count_as_pairs_in_trust() -> None:
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(0.5, 1.0), (-0.5, 0.0)])
-def test_many_pairs_leave_no_doubt(gain: float, expected: float) -> None:
+def test_many_pairs_decide(gain: float, expected: float) -> None:
     ignored = draw(N_PAIRS)
     found, trusted = trust(ignored + gain, ignored, FOLD, WEIGHT)  # evidence of 13 nats in a fold's others
     assert found == pytest.approx(expected, abs=1e-4)
@@ -166,7 +166,7 @@ def test_optimism_is_what_the_best_of_many_owes_to_luck() -> None:
 
 def test_optimism_is_what_picking_the_best_of_noise_brings() -> None:
     """Twenty equal candidates: the best mean of 100 scores lies 1.87 standard errors up by chance (the mean of the largest
-    of twenty normal numbers), and what other folds pick does not. A candidate that is best everywhere is not flattered."""
+    of twenty normal numbers), and what other folds pick does not. For a candidate that is best everywhere it is nothing."""
     generator = torch.Generator().manual_seed(0)
     fold, weight = torch.arange(100) % 5, torch.ones(100, dtype=torch.float64)
     tables = [torch.randn(20, 100, generator=generator, dtype=torch.float64) for _ in range(200)]
