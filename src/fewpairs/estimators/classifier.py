@@ -111,9 +111,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
         n_features_in_, feature_names_in_: The columns of X; of images, their pixels.
         image_shape_: (channels, height, width), or None for tables.
 
-    scikit-learn's `check_estimator` passes but for four checks: two take −1 for a class (`unlabelled=None` lets them), one
-    wants a row of weight two to be a row that comes twice, which holds on average and not for each draw of a batch, and one
-    wants no objects as defaults, which settings objects are.
+    scikit-learn's `check_estimator` passes but for four checks: two take −1 for a class (`unlabelled=None` lets them), one wants
+    a row of weight two to be a row that comes twice, which holds on average alone, and one wants no objects as defaults.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
