@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import brief, draw_branches, fit
+from conftest import brief, draw_branches, fit, searched
 
-from fewpairs import MixtureTranslator, load
+from fewpairs import MixtureTranslator, Search, load
 from fewpairs.datasets.made import TwoBranches
 
 
@@ -53,3 +53,18 @@ def test_without_warm_start_a_second_fit_forgets_the_first() -> None:
     data = draw_branches()
     model = fit(brief(), draw_branches(30))
     assert np.array_equal(fit(model, data).predict(data.X), fit(brief(), data).predict(data.X))
+
+
+@pytest.mark.parametrize("seed", [5, 8])
+def test_a_warm_start_trains_those_that_had_no_share_next_to_those_that_had(seed: int) -> None:
+    """Finals without a share have no members left: new ones stand beside the old in one population."""
+    search = Search(hidden=(), covariance="full", variance_floor=0.01, adversarial=0.0, n_atoms=3, emphasis=0.0)
+    model = searched(search=search, n_folds=2, random_state=seed, warm_start=True)
+    data = draw_branches(40, seed)
+    fit(model, data)
+    settings = [{**final, "share": None} for final in model.finals_]
+    of_ours = [final["share"] for final in model.finals_ if final["objective"] == "marginal"]
+    assert min(of_ours) == 0 < max(of_ours)
+    fit(model, data)
+    assert model.ended_ == "finished" and [{**final, "share": None} for final in model.finals_] == settings
+    assert np.isfinite(model.score(data.X, data.Y))

@@ -24,6 +24,7 @@ NEAR = (
     0.01  # rows nearer than this part of the distance that evenly laid out rows would have are the same thing twice …
 )
 NEAREST = 1e-3  # … and no farther apart than this many standard deviations
+NEW = -2  # the fold of a pair before it has one
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,13 @@ class Folds:
             samples: What to cut.
             n_folds: How many folds to make.
             random: The source of randomness.
-            known: The folds of pairs that are known from before and must not change, None for new pairs.
+            known: The folds of pairs that are known from before and must not change (−1: all members have seen the pair), None
+                for new pairs.
         """
         x, y = (tensor.double().cpu().numpy() for tensor in (samples.pairs_x, samples.pairs_y))
         if known is None:
             known, n_folds = [None] * len(x), min(n_folds, len(x))
-        old = np.array([-1 if one is None else one for one in known])
+        old = np.array([NEW if one is None else one for one in known])
         pairs = _deal(np.concatenate([x, y], axis=1), n_folds, random, old)
         return cls(
             n_folds,
@@ -120,21 +122,21 @@ def row_keys(samples: Samples) -> list[int]:
 
 def _deal(rows: np.ndarray, n_folds: int, random: np.random.RandomState, known: np.ndarray) -> np.ndarray:
     """A fold for each row: groups of near-duplicates in random order, each to the fold that is smallest so far. A known fold
-    (others are −1) stays, and draws the rest of its group along."""
+    (others are NEW) stays, and draws the rest of its group along."""
     group = group_near(rows, _near(rows))
     sizes = np.bincount(group)
     if sizes.max() > len(rows) / n_folds:  # so many equal rows are the nature of the data
         group, sizes = np.arange(len(rows)), np.ones(len(rows), dtype=int)
-    fold_of_group = np.full(len(sizes), -1)
+    fold_of_group = np.full(len(sizes), NEW)
     np.maximum.at(fold_of_group, group, known)
     filled = np.bincount(fold_of_group[group][fold_of_group[group] >= 0], minlength=n_folds)
-    for one in random.permutation(np.flatnonzero(fold_of_group < 0)):
+    for one in random.permutation(np.flatnonzero(fold_of_group == NEW)):
         fold = int(filled.argmin())
         if filled[fold] >= LARGEST:
             break
         fold_of_group[one] = fold
         filled[fold] += sizes[one]
-    return np.where(known >= 0, known, fold_of_group[group])
+    return np.maximum(np.where(known == NEW, fold_of_group[group], known), -1)
 
 
 def _trace(rows: np.ndarray, paired: np.ndarray, fold: np.ndarray) -> np.ndarray:

@@ -56,6 +56,7 @@ from fewpairs.selection.trials import Trainer
 from fewpairs.training.clock import Clock
 from fewpairs.training.learners import Settings
 from fewpairs.training.progress import progress_bar
+from fewpairs.training.threads import one_thread_if_brief
 
 __all__ = ["SemiSupervisedClassifier"]
 
@@ -208,7 +209,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
         """log p(class|x), (rows, classes)."""
         check_is_fitted(self, "plan_")
         rows = torch.tensor(self._check_x(X))
-        with torch.no_grad():
+        with torch.no_grad(), one_thread_if_brief(len(rows) <= ROWS_AT_ONCE):
             parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
         said = torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
         return self._in_doubt(said) if math.isnan(self.validation_score_) else said

@@ -28,7 +28,7 @@ from fewpairs.training.batches import JointDealer
 __all__ = ["LEAST_STEPS", "Choice", "Final", "choose", "choose_together", "resume"]
 
 RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
-LEAST_STEPS = 100  # a rival that ran out of time before has not been given a chance
+LEAST_STEPS = 100  # a rival that was cut short before has not been given a chance
 LEAST_SHARE = 0.03  # a final trial with less than this is left out of the mixture
 LITTLE = 0.2  # of the score: where no early stop cost less, learning from all pairs was still the better
 # Seconds of a budget that all rounds of the search fit into, and one of them.
@@ -309,4 +309,4 @@ def _optimism(scores: Sequence[Tensor], judge: Judge) -> float:
 
 def _is_trained(trial: Trial) -> bool:
     """Whether it had time enough to be compared with."""
-    return trial.outcome.ended != "out of time" or trial.outcome.steps[-1] >= LEAST_STEPS
+    return trial.outcome.ended not in ("out of time", "interrupted") or trial.outcome.steps[-1] >= LEAST_STEPS
