@@ -86,8 +86,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
         scale: "columns" brings every column of X to mean zero and variance one; "together" all of them with one shift and one
             factor, as images want it; "none" leaves them. "auto" is "together" for images and "columns" for tables.
         image_shape: (channels, height, width) of images that come flattened, as rows of a table.
-        label_embedding: Of the "mlp" and the "cnn": learn an embedding of so many numbers for each class, as the paper does; None
-            is one output a class.
+        label_embedding: Of the "mlp" and the "cnn": the numbers of a class's embedding, as in the paper; None is one output.
         activation: Of the "mlp": "silu", "relu", "tanh" or "leaky_relu".
         n_members: The networks of the ensemble. "auto" is 5, and 3 for the "cnn", which pays more for each. With a hundred
             labelled rows or more, each learns from all but its part of them, which judges it; networks that had no need to be
@@ -104,17 +103,15 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
         validation_score_, validation_score_error_: The mean log-probability of labels by members that have not seen them, and its
             standard error; those of `plan_` have seen more, for longer, and may be better. NaN if nothing was held out, as are
             the gains.
-        unpaired_gain_, unpaired_gain_error_: What the unlabelled rows brought against the same network without them, in nats
-            a label.
+        unpaired_gain_, unpaired_gain_error_: What unlabelled rows brought against the network without them, in nats a label.
         x_gain_, x_gain_error_: What x brought, against the prior.
         n_labelled_, n_unlabelled_: The rows of either kind that it learnt from, without those of weight zero.
         chosen_, finals_, candidates_, ended_: As in `MixtureTranslator`.
         n_features_in_, feature_names_in_: The columns of X; of images, their pixels.
         image_shape_: (channels, height, width), or None for tables.
 
-    scikit-learn's `check_estimator` passes but for four checks: two take −1 for a class (`unlabelled=None` lets them), one
-    wants a row of weight two to be a row that comes twice, which holds on average and not for each draw of a batch, and one
-    wants no objects as defaults, which settings objects are.
+    scikit-learn's `check_estimator` passes but for four checks: two take −1 for a class (`unlabelled=None` lets them), one wants
+    a row of weight two to be a row that comes twice, which holds on average alone, and one wants no objects as defaults.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
