@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -31,7 +31,18 @@ from threadpoolctl import threadpool_limits
 import fewpairs
 from fewpairs.data.files import write_atomically
 
-__all__ = ["Cell", "Outcomes", "Store", "n_cores", "named", "run_cells", "run_study", "store_of"]
+__all__ = [
+    "Cell",
+    "Outcome",
+    "Outcomes",
+    "Store",
+    "StudyPlan",
+    "n_cores",
+    "named",
+    "run_cells",
+    "run_study",
+    "store_of",
+]
 
 Outcome = dict[str, Any]
 ASKED_TO_STOP = signal.default_int_handler  # what Python does on Ctrl-C; the command has SIGTERM do it too
@@ -150,6 +161,22 @@ class Store:
         return n_taken
 
 
+class Scale(Protocol):
+    """How large a study is."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class StudyPlan(Protocol):
+    """All fits of a study of one scale."""
+
+    @property
+    def scale(self) -> Scale: ...
+
+    def fits(self) -> Sequence[Cell]: ...
+
+
 @dataclass
 class Outcomes:
     """What the cells of a study found, and why some of them found nothing."""
@@ -168,7 +195,7 @@ class Outcomes:
         found = {self[cell].get("made_with", "what is not recorded") for cell in cells if cell in self}
         return f"fewpairs {fewpairs.__version__}; fits made with {' and '.join(sorted(found)) or 'nothing'}"
 
-    def caveats(self, plan: Any) -> list[str]:
+    def caveats(self, plan: "StudyPlan") -> list[str]:
         """What a reader of the study's page must know before the first number."""
         texts, fits = [], dict.fromkeys(plan.fits())
         if plan.scale.name != "full":
@@ -234,12 +261,12 @@ def named(fits: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
     return found
 
 
-def store_of(plan: Any, folder: Path) -> Store:
+def store_of(plan: StudyPlan, folder: Path) -> Store:
     """Where a study keeps its cells."""
     return Store(folder / "cells" / plan.scale.name)
 
 
-def run_study(plan: Any, folder: Path, fits: Sequence[Cell] | None = None, **options: Any) -> Outcomes:
+def run_study(plan: StudyPlan, folder: Path, fits: Sequence[Cell] | None = None, **options: Any) -> Outcomes:
     """Runs the fits of a study's plan that have no file in the folder yet, all or some of them, and returns what is there of any;
     options are those of `run_cells`. All fits are packed as `fits.jsonl` in the end, for other folders to go on from."""
     store = store_of(plan, folder)
