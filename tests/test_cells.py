@@ -12,8 +12,9 @@ import torch
 
 import fewpairs
 from fewpairs import MixtureTranslator
-from fewpairs.studies.cells import Cell, Outcomes, Store, StudyPlan, run_cells
+from fewpairs.studies.cells import Cell, Outcomes, Store, StudyPlan
 from fewpairs.studies.mnist import fits as mnist
+from fewpairs.studies.running import run_cells
 from fewpairs.studies.settings import with_settings
 from fewpairs.studies.swiss_roll import fits as swiss_roll
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fewpairs.studies.mnist import page as mnist_page
 from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
-from fewpairs.studies.cells import Outcomes, run_study
+from fewpairs.studies.cells import Outcomes
+from fewpairs.studies.mnist import page as mnist_page
 from fewpairs.studies.mnist.fits import (
     BOUNDED,
     FULL,
@@ -25,6 +25,7 @@ from fewpairs.studies.mnist.fits import (
     Plan,
 )
 from fewpairs.studies.mnist.page import _Numbers
+from fewpairs.studies.running import run_study
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
 from fewpairs.estimators.mixture import MixtureTranslator
-from fewpairs.studies.cells import Outcomes, Store, run_study
+from fewpairs.studies.cells import Outcomes, Store
 from fewpairs.studies.comparisons import is_behind, tied_for_best
 from fewpairs.studies.methods import METHODS, Method, register
+from fewpairs.studies.running import run_study
 from fewpairs.studies.swiss_roll import page as swiss_roll_page
 from fewpairs.studies.swiss_roll.around import _worth
 from fewpairs.studies.swiss_roll.cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
