@@ -24,10 +24,11 @@ test: $(VENV)/installed  ## Run the test suite
 test-slow: $(VENV)/installed  ## Run the long tests: accuracy on the Swiss roll, memory at 10⁵ × 10⁵
 	$(BIN)/pytest -m slow --verbose
 
-check: $(VENV)/installed  ## Lint, format check, types
+check: $(VENV)/installed  ## Lint and complexity, format, types, dead code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 
 format: $(VENV)/installed  ## Format the code
 	$(BIN)/ruff format .
@@ -36,7 +37,7 @@ format: $(VENV)/installed  ## Format the code
 bench: $(VENV)/installed  ## Time and memory: one step against a plain form, use, whole fits, who is first (half an hour)
 	$(BIN)/python benchmarks/speed.py --fits
 
-results: $(VENV)/installed  ## The accuracy table of the README: five draws of the Swiss roll (about an hour)
+results: $(VENV)/installed  ## How far default fits get: five draws of the Swiss roll (about an hour)
 	$(BIN)/python benchmarks/accuracy.py
 
 battery: $(VENV)/installed  ## Two hundred awkward problems against two yardsticks (hours; goes on where it was stopped)

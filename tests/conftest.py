@@ -1,34 +1,70 @@
 """What the tests share: small plans with random parameters, in float64 so that laws hold to rounding."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from fewpairs.datasets.made import TranslationData, TwoBranches
+from fewpairs.estimators.classifier import SemiSupervisedClassifier
+from fewpairs.estimators.mixture import MixtureTranslator
+from fewpairs.estimators.settings import ClassifierTraining, Search, Training
 from fewpairs.plans.costs import SlopeCost
+from fewpairs.plans.ensemble import IGNORES_X
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.plans.potentials import ATOMS, MixturePotential
 
 torch.set_num_threads(1)  # two test processes share two cores
 
-# Every knob that a fit would otherwise search for, at a value: nothing is searched, and a fit takes a second.
+# Everything that a fit would otherwise search for, at a value: nothing is searched, and a fit takes a second.
+FIXED_SEARCH = Search(
+    unpaired_weight=3.0,
+    smoothing=0.2,
+    adversarial=0.0,
+    variance_floor=0.01,
+    hidden=(8,),
+    covariance="diagonal",
+    n_atoms=10,
+    emphasis=0.0,
+)
 FIXED = {
-    "unpaired_weight": 3.0,
-    "smoothing": 0.2,
-    "adversarial": 0.0,
-    "variance_floor": 0.01,
-    "hidden": (8,),
-    "covariance": "diagonal",
-    "n_atoms": 10,
-    "emphasis": 0.0,
+    "search": FIXED_SEARCH,
+    "training": Training(batch_size=64),
     "n_folds": 2,
-    "batch_size": 64,
+    "random_state": 0,
+    "verbose": False,
+}
+
+# A classifier in a moment.
+QUICK = {
+    "hidden": (8,),
+    "training": ClassifierTraining(max_steps=15),
+    "n_members": 2,
     "random_state": 0,
     "verbose": False,
 }
 
 
-# A classifier in a moment.
-QUICK = {"hidden": (8,), "max_steps": 15, "n_members": 2, "random_state": 0, "verbose": False}
+def fixed(**changes: Any) -> MixtureTranslator:
+    """A `MixtureTranslator` with nothing to search for; settings, or `training__max_steps`, may be among the changes."""
+    return MixtureTranslator(**FIXED).set_params(**changes)
+
+
+def brief(**changes: Any) -> MixtureTranslator:
+    """The same in thirty steps."""
+    return fixed(training=Training(max_steps=30, batch_size=64)).set_params(**changes)
+
+
+def searched(**changes: Any) -> MixtureTranslator:
+    """One that searches for everything, in a moment."""
+    training = Training(max_steps=20, batch_size=64)
+    return MixtureTranslator(training=training, random_state=0, verbose=False).set_params(**changes)
+
+
+def quick(**changes: Any) -> SemiSupervisedClassifier:
+    """A `SemiSupervisedClassifier` that is fitted in a moment, with changes as in `fixed`."""
+    return SemiSupervisedClassifier(**QUICK).set_params(**changes)
 
 
 def blobs(n_rows: int = 120, n_labelled: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -38,6 +74,22 @@ def blobs(n_rows: int = 120, n_labelled: int = 12, seed: int = 0) -> tuple[np.nd
     X = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])[truth] + 0.5 * random.normal(size=(n_rows, 2))
     labels = np.where(np.arange(n_rows) < n_labelled, truth, -1)
     return X, truth, labels
+
+
+def draw_branches(n_pairs: int = 60, seed: int = 0) -> TranslationData:
+    return TwoBranches().draw(n_pairs=n_pairs, n_source=100, n_target=120, seed=seed)
+
+
+def fit(model: MixtureTranslator, data: TranslationData) -> MixtureTranslator:
+    return model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
+
+
+def ignoring_x(model: MixtureTranslator, y: np.ndarray) -> float:
+    """The mean log-likelihood of y's under the part that ignores x."""
+    (plan,) = model.plan_.part(IGNORES_X)
+    x = torch.zeros(len(y), model.n_features_in_, dtype=torch.float64)
+    conditional = plan.conditional(x, model.y_scaler_.loc, model.y_scaler_.scale)
+    return float(conditional.log_prob(torch.from_numpy(y)).mean())
 
 
 def make_plan(

@@ -1,5 +1,6 @@
 """Slow and obvious answers that the fast ones are compared with."""
 
+import copy
 import math
 
 import torch
@@ -40,3 +41,15 @@ def log_partition_on_grid(plan: MixturePlan, x: Tensor, *, radius: float, n_poin
     points, volume = grid(plan.cost.dim_y, radius, n_points)
     energies = torch.stack([plan.energy(row.expand(len(points), -1), points) for row in x])
     return torch.logsumexp(-energies, dim=-1) + math.log(volume)
+
+
+def tilt(plan: MixturePlan, t: Tensor) -> MixturePlan:
+    """The same plan in other clothes: a → a − t, b → b + Bt, log w → log w + bᵀt + ½ tᵀBt."""
+    log_w, b, B = plan.potential.atoms()
+    shift = full_covariances(plan) @ t
+    tilted = copy.deepcopy(plan)
+    tilted.potential.set_atoms(log_w + b @ t + 0.5 * (shift @ t), b + shift, B)
+    with torch.no_grad():
+        shift = (t / plan.cost.log_scale.exp()).repeat(plan.cost.n_slopes)
+        tilted.cost.slope_net[-1].bias[plan.cost.n_slopes :] -= shift
+    return tilted

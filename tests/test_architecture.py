@@ -25,6 +25,9 @@ FLOORS = [
 QUIET = {"data", "networks", "plans", "training", "shift"}
 # Short names for what lives deeper in the house; the package's own door knows the estimators.
 DOORS = {"__init__": "estimators", "ratios": "shift", "samplers": "energies", "image_networks": "networks"}
+TYPED = {"plans", "training", "selection"}
+TORCHS_OWN = {"setup_context", "vmap", "backward", "one"}  # of autograd, and what vmap takes apart: trees of tensors
+MOST_LINES = 400
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__main__.py")
 
 
@@ -87,6 +90,34 @@ def test_the_lower_floors_neither_print_nor_seed(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_file_opens_with_the_truth_about_itself(path: Path) -> None:
     assert len(ast.get_docstring(ast.parse(path.read_text())) or "") > 40
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+def test_files_are_small(folder: str) -> None:
+    files = (Path(__file__).parents[1] / folder).rglob("*.py")
+    lengths = {path.name: len(path.read_text().splitlines()) for path in files}
+    assert not {name: length for name, length in lengths.items() if length > MOST_LINES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_private_part_of_scikit_learn(path: Path) -> None:
+    modules = [node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    assert not [module for module in modules if module.startswith("sklearn") and "._" in module]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in TYPED], ids=lambda path: path.stem)
+def test_joints_say_what_they_take(path: Path) -> None:
+    """Public functions and fields between the middle floors are of known types; `Config` is what JSON can hold."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name not in TORCHS_OWN:
+            of_arguments = [argument.annotation for argument in (*node.args.args, *node.args.kwonlyargs)]
+            for annotation in (*of_arguments, node.returns):
+                assert annotation is None or "Any" not in ast.unparse(annotation), f"{path.name}: {node.name}"
+        elif isinstance(node, ast.ClassDef):
+            fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+            assert not [field for field in fields if "Any" in ast.unparse(field.annotation)], (
+                f"{path.name}: {node.name}"
+            )
 
 
 def test_the_map_names_every_floor() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import FIXED, make_plan
+from conftest import fixed, make_plan
 from torch import nn
 
 from fewpairs import MixtureTranslator, load
@@ -17,8 +17,11 @@ from fewpairs.shift.bias import find_coverage, look_for_bias, temper
 from fewpairs.shift.ratios import effective_size
 from fewpairs.training import objectives
 
-QUICK = {**FIXED, "max_steps": 30}
 PROBLEM = LinearGaussian(matrix=((1.0, -0.5), (0.5, 1.0)), shift=(0.0, 0.0), covariance=((0.5, 0.0), (0.0, 0.25)))
+
+
+def make_model(**changes) -> MixtureTranslator:
+    return fixed(**{"training__max_steps": 30, **changes})
 
 
 def draw(strength: float, n_pairs: int = 80, seed: int = 0):
@@ -33,7 +36,7 @@ def draw(strength: float, n_pairs: int = 80, seed: int = 0):
 
 def fit(data, **settings) -> MixtureTranslator:
     x, y, more_x, more_y, _ = data
-    return MixtureTranslator(**{**QUICK, **settings}).fit(x, y, X_unpaired=more_x, Y_unpaired=more_y)
+    return make_model(**settings).fit(x, y, X_unpaired=more_x, Y_unpaired=more_y)
 
 
 def test_bias_is_found_weighed_and_told() -> None:
@@ -50,7 +53,7 @@ def test_bias_is_found_weighed_and_told() -> None:
 def test_the_mixture_may_lean_on_relevant_pairs_and_not() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = fit(draw(strength=1.0), emphasis="auto")
+        model = fit(draw(strength=1.0), search__emphasis="auto")
     of_ours = [final["emphasis"] for final in model.finals_ if final["objective"] == "marginal"]
     assert sorted(of_ours) == [0.0, 1.0]
 
@@ -76,7 +79,7 @@ def test_the_score_is_that_of_the_population() -> None:
     others = {"X_unpaired": x[3000:4500], "Y_unpaired": y[4500:]}
     scores = {}
     for pairs_are in ("biased", "representative"):
-        model = MixtureTranslator(**{**QUICK, "max_steps": 150, "pairs_are": pairs_are}).fit(x[rows], y[rows], **others)
+        model = make_model(training__max_steps=150, pairs_are=pairs_are).fit(x[rows], y[rows], **others)
         scores[pairs_are] = model.validation_score_, model.score(x, y)
     # Weighted, what is told is the population's score; plain, it is that of the quiet corner. (Weighted, 300 pairs are worth some
     # hundred, and a pair's score has a spread of two nats.)
@@ -146,14 +149,15 @@ def test_training_takes_weights_where_they_belong() -> None:
     """The paper's loss needs them; for the others they are a candidate; without bias there is nothing to choose."""
     data = draw(strength=1.0)
     for objective, pairs_are, expected in (
-        ("marginal", "biased", (0.0, 1.0)),
-        ("supervised", "biased", (0.0, 1.0)),
-        ("inverse_eot", "biased", (1.0,)),
-        ("marginal", "representative", (0.0,)),
+        ("marginal", "biased", {0.0, 1.0}),
+        ("supervised", "biased", {0.0, 1.0}),
+        ("inverse_eot", "biased", {1.0}),
+        ("marginal", "representative", {0.0}),
     ):
-        model = fit(data, objective=objective, pairs_are=pairs_are, emphasis="auto", max_steps=1)
-        assert model._wishes()["emphasis"] == expected
-    assert {candidate["emphasis"] for candidate in fit(data, pairs_are="biased", emphasis=0.5).finals_} == {0.5}
+        model = fit(data, objective=objective, pairs_are=pairs_are, search__emphasis="auto", training__max_steps=1)
+        tried = {candidate["emphasis"] for candidate in model.candidates_ if candidate["objective"] == objective}
+        assert tried == expected
+    assert {candidate["emphasis"] for candidate in fit(data, pairs_are="biased", search__emphasis=0.5).finals_} == {0.5}
 
 
 def test_the_pairs_own_points_leave_source_and_target_or_are_brought_to_the_population() -> None:
@@ -181,14 +185,14 @@ def test_a_handful_of_unpaired_rows_is_no_population() -> None:
 def test_a_known_relevance_is_taken_as_it_is() -> None:
     """Up to a factor, which cannot be known; nothing is tested or estimated, and no unpaired rows are needed."""
     x, y, *_, ratio = draw(strength=1.0)
-    fits = [MixtureTranslator(**QUICK).fit(x, y, relevance=factor * ratio) for factor in (1.0, 4.0)]
+    fits = [make_model().fit(x, y, relevance=factor * ratio) for factor in (1.0, 4.0)]
     np.testing.assert_array_equal(*(model.score_samples(x, y) for model in fits))
     assert fits[0].bias_["is_biased"] and np.isnan(fits[0].bias_["p_value"])
     assert fits[0].bias_["effective_sample_size"] == pytest.approx(ratio.sum() ** 2 / (ratio**2).sum())
     with pytest.raises(ValueError, match="leave one out"):
-        MixtureTranslator(**QUICK, pairs_are="representative").fit(x, y, relevance=ratio)
+        make_model(pairs_are="representative").fit(x, y, relevance=ratio)
     with pytest.raises(ValueError, match="relevance must be a 1D array"):
-        MixtureTranslator(**QUICK).fit(x, y, relevance=ratio[:5])
+        make_model().fit(x, y, relevance=ratio[:5])
 
 
 def elsewhere(seed: int) -> tuple[np.ndarray, ...]:
@@ -211,7 +215,7 @@ def test_where_there_are_no_pairs_the_fit_is_no_worse_than_ignoring_x(objective:
     for pairs_are in ("auto", "representative"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = MixtureTranslator(**{**QUICK, "max_steps": 200}, objective=objective, pairs_are=pairs_are)
+            model = make_model(training__max_steps=200, objective=objective, pairs_are=pairs_are)
             model.fit(far, y_far, X_unpaired=more_x, Y_unpaired=more_y)
             scores[pairs_are] = model.score(x, y)
         told = [str(warning.message) for warning in caught if "hardly overlap" in str(warning.message)]
@@ -235,6 +239,74 @@ def test_coverage_is_the_part_of_the_population_among_the_pairs() -> None:
     assert find_coverage(half, population) == pytest.approx(0.5, abs=0.12)
     assert find_coverage(random.uniform(-1, 1, size=(200, 2)), population) > 0.97
     assert find_coverage(population[:100] + 50, population) == 0
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5])
+def test_coverage_does_not_shrink_where_pairs_come_again(dim: int) -> None:
+    """The nearest fellow of a pair is no repeat of it. Forty places on a line are too near each other to tell which were
+    measured twice with an error. In more dimensions a pair of neighbours may be taken as one, and coverage moves a little."""
+    random = np.random.default_rng(1)
+    population, places = random.normal(size=(2000, dim)), random.normal(size=(40, dim))
+    once = find_coverage(places, population)
+    assert once > 0.9
+    for n_repeats in (2, 3, 10):
+        again = places.repeat(n_repeats, 0)
+        assert find_coverage(again, population) == once
+        if dim > 1:
+            jittered = again + 0.01 * random.normal(size=again.shape)
+            assert find_coverage(jittered, population) == pytest.approx(once, abs=0.1)
+
+
+def stations(n_years: int, jitter: float = 0.0, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Twenty stations that were read each year (height, longitude, latitude → temperature), and 2,000 places elsewhere."""
+    random = np.random.default_rng(seed)
+
+    def places(n: int) -> np.ndarray:
+        return np.column_stack([random.gamma(2, 300, n), random.uniform(5, 15, n), random.uniform(45, 55, n)])
+
+    def read(x: np.ndarray) -> np.ndarray:
+        return (25 - 0.006 * x[:, 0] - 0.5 * (x[:, 2] - 45) + random.normal(size=len(x)))[:, None]
+
+    population, x = places(2000), places(20).repeat(n_years, 0)
+    x = x + jitter * population.std(0) * random.normal(size=x.shape)
+    return x, read(x), population, read(places(500)), None
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.01])
+def test_years_of_a_station_are_no_bias(jitter: float) -> None:
+    x, *others = stations(n_years=5, jitter=jitter, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fit((x, *others))
+    assert not model.bias_["is_biased"]
+    # The same stations in one year; an error of a hundredth moves the p-value by about as much.
+    one_year = look_for_bias(x[::5], others[1], "auto")
+    assert model.bias_["p_value"] == pytest.approx(one_year.p_value, abs=5 * jitter)
+    assert find_coverage(x, others[1]) == pytest.approx(find_coverage(x[::5], others[1]), abs=0.1)
+
+
+def test_pairs_that_come_three_times_are_no_bias() -> None:
+    """Taken once, the p-value of this draw is 0.14; it would be 0.001 if repeats were new x's."""
+    x, y, *others = draw(strength=0.0, n_pairs=40, seed=1)
+    once, thrice = (fit((x.repeat(n, 0), y.repeat(n, 0), *others)).bias_ for n in (1, 3))
+    assert not thrice["is_biased"] and thrice["p_value"] == once["p_value"]
+
+
+def test_bias_of_pairs_that_come_three_times_is_found_and_weighed_as_of_those_that_come_once() -> None:
+    x, _, more_x, *_ = draw(strength=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        once, thrice = (look_for_bias(x.repeat(n, 0), more_x, "auto") for n in (1, 3))
+    assert thrice.is_biased and thrice.coverage == once.coverage
+    np.testing.assert_allclose(thrice.relevance, once.relevance.repeat(3), rtol=1e-12)
+
+
+def test_few_stations_cannot_tell() -> None:
+    """Five places are five, whatever number of years was spent there."""
+    x, _, population, *_ = stations(n_years=5)
+    assert np.isnan(look_for_bias(x[:25], population, "auto").p_value)
+    with pytest.warns(UserWarning, match="Pairs at 5 x's and 2000 unpaired x's are too few"):
+        look_for_bias(x[:25], population, "biased")
 
 
 def test_pairs_that_are_elsewhere_count_for_nothing() -> None:
@@ -267,14 +339,14 @@ def test_a_relevance_of_zero_stays_zero_and_tiny_ones_are_numbers() -> None:
     x, y, *_ = draw(strength=1.0)
     one = (np.arange(len(x)) == 0).astype(float)
     with pytest.raises(ValueError, match="no pair would count"):
-        MixtureTranslator(**QUICK).fit(x, y, sample_weight=1 - one, relevance=one)
+        make_model().fit(x, y, sample_weight=1 - one, relevance=one)
     with pytest.warns(UserWarning, match="80 pairs count like 1.0, and scores are as uncertain as that.$"):
-        MixtureTranslator(**QUICK).fit(x, y, relevance=1e-6 + one)
+        make_model().fit(x, y, relevance=1e-6 + one)
 
 
 def test_what_goes_on_takes_the_bias_of_the_new_pairs() -> None:
     plain, biased = draw(strength=0.0), draw(strength=1.0)
-    model = fit(plain, objective="inverse_eot", emphasis="auto", warm_start=True)
+    model = fit(plain, objective="inverse_eot", search__emphasis="auto", warm_start=True)
     assert {final["emphasis"] for final in model.finals_} == {0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -285,9 +357,9 @@ def test_what_goes_on_takes_the_bias_of_the_new_pairs() -> None:
 def test_known_bias_needs_a_population() -> None:
     data = draw(strength=1.0)
     with pytest.raises(ValueError, match="needs X_unpaired"):
-        MixtureTranslator(**QUICK, pairs_are="biased").fit(data[0], data[1])
+        make_model(pairs_are="biased").fit(data[0], data[1])
     with pytest.warns(UserWarning, match="too few to estimate"):
-        MixtureTranslator(**QUICK, pairs_are="biased").fit(data[0][:6], data[1][:6], X_unpaired=data[2])
+        make_model(pairs_are="biased").fit(data[0][:6], data[1][:6], X_unpaired=data[2])
 
 
 def test_what_was_found_is_saved(tmp_path) -> None:

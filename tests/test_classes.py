@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from fewpairs.data.folds import Folds
 from fewpairs.data.samples import Samples
 from fewpairs.networks.classifiers import make_cnn, make_mlp_classifier, refuse_unfit, reset
-from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential
-from fewpairs.selection.class_makers import cut_by_class
+from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, Constant
+from fewpairs.plans.ensemble import IGNORES_X, Part
 from fewpairs.training import objectives
 from fewpairs.training.objectives import decisive_marginal
 from fewpairs.training.populations import Population
@@ -119,16 +120,38 @@ def test_the_adversarial_penalty_is_a_divergence_of_classes() -> None:
 
 def test_an_ensemble_averages_probabilities() -> None:
     plans, x = [make_plan(0), make_plan(1)], draw().source
-    ensemble = ClassEnsemble(plans, torch.tensor([0.25, 0.75]).double())
+    parts = [Part(f"part {number}", [plan]) for number, plan in enumerate(plans)]
+    ensemble = ClassEnsemble(parts, torch.tensor([0.25, 0.75]).double())
     expected = 0.25 * plans[0].log_probs(x).exp() + 0.75 * plans[1].log_probs(x).exp()
     torch.testing.assert_close(ensemble.log_probs(x).exp(), expected)
+    torch.testing.assert_close(ensemble(x).probs, expected)
+
+
+def test_a_plan_that_is_called_is_the_distribution_of_the_class() -> None:
+    """Its draws have the shares of the probabilities, to four standard errors."""
+    plan, x = make_plan(), draw().source[:4]
+    conditional = plan(x)
+    torch.testing.assert_close(conditional.probs, plan.log_probs(x).exp())
+    torch.testing.assert_close(conditional.log_prob(torch.ones(4)), plan.log_prob(x, torch.ones(4, 1)))
+    torch.manual_seed(0)
+    drawn = torch.stack([(conditional.sample((10_000,)) == k).double().mean(0) for k in range(3)], dim=-1)
+    error = (conditional.probs * (1 - conditional.probs) / 10_000).sqrt()
+    assert bool(((drawn - conditional.probs).abs() < 4 * error).all())
+
+
+def test_a_constant_network_leaves_the_prior() -> None:
+    plan, x = ClassPlan(ClassCost(Constant(3)), ClassPotential(PRIOR.log())), draw().source
+    torch.testing.assert_close(plan.log_probs(x).exp(), PRIOR.expand(20, 3))
+    assert plan.config == {"is_constant": True} and make_plan().config == {"is_constant": False}
+    ensemble = ClassEnsemble([Part(IGNORES_X, [plan])], torch.ones(1))
+    assert ensemble.config == [{"name": IGNORES_X, "members": [{"is_constant": True}]}]
 
 
 def test_folds_spread_every_class() -> None:
     labels = torch.tensor([0.0] * 11 + [1.0] * 7 + [2.0]).unsqueeze(1)
     x = torch.randn(30, 2)
     samples = Samples(x[:19], labels, x, torch.arange(3.0).unsqueeze(1))
-    folds = cut_by_class(samples, 3, np.random.RandomState(0))
+    folds = Folds.cut_by_class(samples, 3, np.random.RandomState(0))
     for label in (0, 1):
         counts = torch.bincount(folds.pairs[labels[:, 0] == label], minlength=3)
         assert counts.max() - counts.min() <= 1

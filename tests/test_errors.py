@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import FIXED
+from conftest import fixed
 from sklearn.exceptions import NotFittedError
 
 from fewpairs import MixtureTranslator
@@ -13,7 +13,10 @@ from fewpairs import MixtureTranslator
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(30, 3)), RANDOM.normal(size=(30, 2))
 FRAME = pd.DataFrame(X, columns=["wind", "rain", "sun"])
-QUICK = {**FIXED, "max_steps": 5}
+
+
+def make_model(**changes) -> MixtureTranslator:
+    return fixed(**{"training__max_steps": 5, **changes})
 
 
 def put(array: np.ndarray, value: float) -> np.ndarray:
@@ -66,7 +69,7 @@ BAD_FITS = {
 @pytest.mark.parametrize("positional, keywords, message", BAD_FITS.values(), ids=BAD_FITS)
 def test_fit_refuses(positional, keywords, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MixtureTranslator(**QUICK).fit(*positional, **keywords)
+        make_model().fit(*positional, **keywords)
 
 
 @pytest.mark.parametrize(
@@ -75,39 +78,47 @@ def test_fit_refuses(positional, keywords, message: str) -> None:
 def test_a_missing_device_is_named(settings, message: str, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match=message):
-        MixtureTranslator(**QUICK, **settings).fit(X, Y)
+        make_model(**settings).fit(X, Y)
 
 
 @pytest.mark.parametrize("hidden", [(-1,), (16.5,), (0,), ("a",)])
 def test_widths_are_checked(hidden) -> None:
     with pytest.raises(ValueError, match="whole numbers from 1 on"):
-        MixtureTranslator(**{**QUICK, "hidden": hidden}).fit(X, Y)
+        make_model(search__hidden=hidden).fit(X, Y)
 
 
 BAD_SETTINGS = {
     "objective": "best",
-    "smoothing": -1,
-    "unpaired_weight": "much",
-    "adversarial": -0.1,
-    "covariance": "round",
-    "n_atoms": 0,
+    "search__smoothing": -1,
+    "search__unpaired_weight": "much",
+    "search__adversarial": -0.1,
+    "search__covariance": "round",
+    "search__n_atoms": 0,
     "n_folds": 0,
-    "max_steps": 0,
+    "training__max_steps": 0,
     "time_budget": 0,
-    "dtype": "float16",
-    "hidden": 16,
+    "training__dtype": "float16",
+    "search__hidden": 16,
+    "search__emphasis": "some",
+    "architecture__start": "anywhere",
+    "architecture__start_variance": 0.0,
+    "training__learning_rate": 0.0,
+    "search": None,
+    "training": {"max_steps": 3},
 }
 
 
 @pytest.mark.parametrize("name, value", BAD_SETTINGS.items())
 def test_settings_are_checked(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"The '{name}' parameter of MixtureTranslator must be.*Got {value!r}"):
-        MixtureTranslator(**{**QUICK, name: value}).fit(X, Y)
+    owner, _, inner = name.rpartition("__")
+    kind = {"search": "Search", "training": "Training", "architecture": "Architecture"}.get(owner, "MixtureTranslator")
+    with pytest.raises(ValueError, match=rf"^{inner} of {kind} must be .*, but {value!r} came\.$"):
+        fixed(**{name: value}).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
 def fitted() -> MixtureTranslator:
-    return MixtureTranslator(**QUICK).fit(FRAME, pd.DataFrame(Y, columns=["cold", "warm"]))
+    return make_model().fit(FRAME, pd.DataFrame(Y, columns=["cold", "warm"]))
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
@@ -141,14 +152,14 @@ def test_quantiles_outside_the_unit_interval_are_refused(fitted: MixtureTranslat
 
 def test_unpaired_rows_in_other_units_are_warned_of() -> None:
     with pytest.warns(UserWarning, match=r"X_unpaired looks unlike X: in column 2.*transform_input"):
-        MixtureTranslator(**QUICK).fit(X, Y, X_unpaired=X * [1, 1, 1] + [0, 0, 1000])
+        make_model().fit(X, Y, X_unpaired=X * [1, 1, 1] + [0, 0, 1000])
 
 
 def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted: MixtureTranslator, monkeypatch) -> None:
     before = fitted.predict(FRAME)
     with pytest.raises(ValueError, match="sample_weight"):
         fitted.fit(X[:, :2], Y[:, 0], np.ones(3))
-    monkeypatch.setattr("fewpairs.selection.makers.fit_mixture", interrupt)
+    monkeypatch.setattr("fewpairs.selection.families.mixture.fit_mixture", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fitted.fit(100 * X + 7, Y)
     assert np.array_equal(fitted.predict(FRAME), before)
@@ -159,7 +170,7 @@ def interrupt(*_: object) -> None:
 
 
 def test_a_first_fit_that_fails_leaves_an_unfitted_model() -> None:
-    model = MixtureTranslator(**QUICK)
+    model = make_model()
     with pytest.raises(ValueError, match="NaN"):
         model.fit(X, put(Y, np.nan))
     with pytest.raises(NotFittedError):
@@ -168,7 +179,7 @@ def test_a_first_fit_that_fails_leaves_an_unfitted_model() -> None:
 
 def test_pandas_rows_in_another_order_are_pointed_out() -> None:
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
-    model = MixtureTranslator(**{**FIXED, "max_steps": 1})
+    model = make_model(training__max_steps=1)
     with pytest.warns(UserWarning, match=r"different indices.*Y.loc\[X.index\]"):
         model.fit(frame[["a"]], frame[["b"]].iloc[::-1])
     with warnings.catch_warnings():

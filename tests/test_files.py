@@ -6,10 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from conftest import FIXED
+from conftest import fixed
 from safetensors.torch import save_file
 
-from fewpairs import MixtureTranslator, load
+from fewpairs import load
 from fewpairs.data import files
 
 
@@ -17,7 +17,7 @@ from fewpairs.data import files
 def model_file(tmp_path):
     X = np.linspace(0, 1, 20)[:, None]
     path = tmp_path / "model.safetensors"
-    MixtureTranslator(**FIXED, max_steps=2).fit(X, X).save(path)
+    fixed(training__max_steps=2).fit(X, X).save(path)
     return path
 
 
@@ -69,7 +69,9 @@ def test_another_format_is_refused(version: int, remedy: str, model_file, monkey
     monkeypatch.setattr(files, "FORMAT_VERSION", version)
     files.write_model(model_file, tensors, description)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=rf"format version {version}, and this fewpairs reads version 3. {remedy}"):
+    with pytest.raises(
+        ValueError, match=rf"format version {version}, and this fewpairs reads versions 2 to 4. .*{remedy}"
+    ):
         load(model_file)
 
 
@@ -95,11 +97,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(model_file, monkeypatc
 
 def test_settings_of_numpy_types_are_saved(tmp_path) -> None:
     X = np.linspace(0, 1, 20)[:, None]
-    settings = {"max_steps": np.int64(2), "smoothing": np.float32(0.25), "hidden": np.array([4])}
-    model = MixtureTranslator(**{**FIXED, **settings}).fit(X, X)
+    settings = {
+        "training__max_steps": np.int64(2),
+        "search__smoothing": np.float32(0.25),
+        "search__hidden": np.array([4]),
+    }
+    model = fixed(**settings).fit(X, X)
     model.save(tmp_path / "model")
     loaded = load(tmp_path / "model")
-    assert loaded.get_params()["smoothing"] == 0.25
+    assert loaded.search.smoothing == 0.25
     assert loaded.chosen_["smoothing"] == 0.25 and loaded.chosen_["hidden"] == (4,)
 
 

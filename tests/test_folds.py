@@ -93,6 +93,17 @@ def test_known_folds_are_kept() -> None:
     assert torch.equal(folds.source[:40], folds.pairs) and torch.equal(folds.target[:40], folds.pairs)
 
 
+def test_what_all_members_have_seen_is_held_out_from_none_of_them() -> None:
+    """Nor are its near-duplicates; new pairs are dealt to the folds all the same."""
+    samples = make_samples()
+    x, y = (torch.cat([rows, rows[:8] + 1e-6]) for rows in (samples.pairs_x, samples.pairs_y))
+    known = [-1] * 8 + [0, 1] * 6 + [None] * 28
+    folds = Folds.cut(Samples.gather(x, y), 2, np.random.RandomState(1), known)
+    assert folds.pairs[:8].tolist() == [-1] * 8 == folds.pairs[40:].tolist()
+    assert folds.pairs[8:20].tolist() == [0, 1] * 6
+    assert torch.bincount(folds.pairs[8:40]).tolist() == [16, 16]
+
+
 def test_a_new_copy_of_a_known_pair_goes_where_that_is() -> None:
     """The same pairs, handed in once more with a rounding, must not teach the members that they judge."""
     samples = make_samples()

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import QUICK, blobs
+from conftest import blobs, quick
 
-from fewpairs import SemiSupervisedClassifier, load
+from fewpairs import load
 from fewpairs.data.labels import shrunk
 
 DAYS = [datetime(2020, 1, 1), datetime(2020, 5, 1), datetime(2021, 1, 1, 12)]
@@ -18,7 +18,7 @@ def test_minus_one_can_be_a_class() -> None:
     X, truth, _ = blobs()
     labels = np.where(truth == 2, -1, truth)
     labels[60:] = 99
-    model = SemiSupervisedClassifier(**QUICK, unlabelled=99).fit(X, labels)
+    model = quick(unlabelled=99).fit(X, labels)
     assert model.classes_.tolist() == [-1, 0, 1] and model.n_unlabelled_ == 60
 
 
@@ -79,7 +79,7 @@ def test_counts_of_labels_become_a_prior_as_far_as_they_are_no_chance() -> None:
 )
 def test_labels_of_every_kind(as_labels, classes) -> None:
     X, _, labels = blobs()
-    model = SemiSupervisedClassifier(**QUICK).fit(X, as_labels(labels))
+    model = quick().fit(X, as_labels(labels))
     assert model.classes_.tolist() == classes
     assert set(model.predict(X).tolist()) <= set(classes) and {type(k) for k in model.classes_.tolist()} == {
         type(classes[0])
@@ -93,7 +93,7 @@ def test_labels_of_every_kind(as_labels, classes) -> None:
 def test_words_may_have_a_word_for_no_label() -> None:
     X, _, labels = blobs()
     words = np.array(["?" if k < 0 else "abc"[k] for k in labels])
-    assert SemiSupervisedClassifier(**QUICK, unlabelled="?").fit(X, words).classes_.tolist() == ["a", "b", "c"]
+    assert quick(unlabelled="?").fit(X, words).classes_.tolist() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("gap", ["nan", "None", "-1"])
@@ -101,7 +101,7 @@ def test_words_that_numpy_made_of_gaps_are_told(gap: str) -> None:
     X, _, labels = blobs()
     words = np.array([gap if k < 0 else "abc"[k] for k in labels])
     with pytest.warns(UserWarning, match=f"The word '{gap}' is taken as a class.*unlabelled='{gap}'"):
-        assert len(SemiSupervisedClassifier(**QUICK).fit(X, words).classes_) == 4
+        assert len(quick().fit(X, words).classes_) == 4
 
 
 @pytest.mark.parametrize("marker", [None, np.nan, pd.NA, pd.NaT])
@@ -109,7 +109,7 @@ def test_gaps_may_be_the_only_ones_without_a_label(marker) -> None:
     X, _, labels = blobs()
     y = pd.Series(np.where(labels == 2, -1, labels), dtype="Int64")
     y[12:] = pd.NA
-    model = SemiSupervisedClassifier(**QUICK, unlabelled=marker).fit(X, y)
+    model = quick(unlabelled=marker).fit(X, y)
     assert model.classes_.tolist() == [-1, 0, 1] and model.n_unlabelled_ == 108
 
 
@@ -120,7 +120,7 @@ def test_a_prior_may_be_given_by_name(tmp_path) -> None:
     shares = pd.Series({6: 0.5, 7: 0.3, 5: 0.2})
     y = series.where(labels >= 0, -1)
     for prior in (shares, shares.to_dict(), dict(zip(shares.index.to_numpy(), shares, strict=True)), [0.2, 0.5, 0.3]):
-        model = SemiSupervisedClassifier(**QUICK, class_prior=prior).fit(X, y)
+        model = quick(class_prior=prior).fit(X, y)
         np.testing.assert_allclose(model.class_prior_, [0.2, 0.5, 0.3])
         model.save(tmp_path / "model")
         np.testing.assert_allclose(load(tmp_path / "model").fit(X, y).class_prior_, [0.2, 0.5, 0.3])
@@ -129,7 +129,7 @@ def test_a_prior_may_be_given_by_name(tmp_path) -> None:
 def test_the_scale_of_weights_is_nothing() -> None:
     X, _, labels = blobs()
     labels[6:12] = 0
-    models = [SemiSupervisedClassifier(**QUICK).fit(X, labels, np.full(120, scale)) for scale in (1, 1e-170, 1e160)]
+    models = [quick().fit(X, labels, np.full(120, scale)) for scale in (1, 1e-170, 1e160)]
     assert models[0].class_prior_[0] > 0.4
     for other in models[1:]:
         assert np.array_equal(other.class_prior_, models[0].class_prior_)
@@ -140,7 +140,7 @@ def test_a_heavy_row_is_one_row() -> None:
     """Twelve labels of which one weighs a thousand say as little about the shares of classes as one label does."""
     X, _, labels = blobs()
     weight = np.where(np.arange(120) == 0, 1000.0, 1.0)
-    prior = SemiSupervisedClassifier(**QUICK).fit(X, labels, weight).class_prior_
+    prior = quick().fit(X, labels, weight).class_prior_
     np.testing.assert_allclose(prior, 1 / 3, atol=0.05)  # were it a thousand rows, nearly all would be of its class
 
 
@@ -150,10 +150,10 @@ def test_dates_are_saved_as_dates_and_named_by_whatever_is_the_same_date(unit: s
     days = [datetime(2020, 1, day) for day in (1, 2, 3)]
     y = [None if k < 0 else days[k] for k in labels]
     y = y if unit is None else np.array(y, dtype=f"datetime64[{unit}]")
-    own = SemiSupervisedClassifier(**QUICK).fit(X, y).classes_
+    own = quick().fit(X, y).classes_
     for names in (own, days, [pd.Timestamp(day) for day in days], [day.date() for day in days]):
         prior = dict(zip(names[::-1], (0.5, 0.3, 0.2), strict=True))
-        model = SemiSupervisedClassifier(**QUICK, class_prior=prior, unlabelled=pd.NaT).fit(X, y)
+        model = quick(class_prior=prior, unlabelled=pd.NaT).fit(X, y)
         np.testing.assert_allclose(model.class_prior_, [0.2, 0.3, 0.5])
         model.save(tmp_path / "model")
         again = load(tmp_path / "model")

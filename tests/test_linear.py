@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from fewpairs import MixtureTranslator
+from fewpairs import MixtureTranslator, Search, Training
 from fewpairs.datasets.made import LinearGaussian
 from fewpairs.plans.linear import RIDGES, fit_linear
 
@@ -74,7 +74,7 @@ def test_a_sharp_linear_relation_is_not_left_to_training() -> None:
     """A default fit is as good as least squares where these are right, within the 0.05 nats that the mixture's doubts cost."""
     problem = LinearGaussian(matrix=((1.0, 0.0), (0.0, 1.0)), shift=(0.0, 0.0), covariance=((4e-4, 0.0), (0.0, 1e-4)))
     (x, y), (fresh_x, fresh_y) = problem.draw_pairs(60, seed=0), problem.draw_pairs(2000, seed=1)
-    model = MixtureTranslator(random_state=0, max_steps=20, verbose=False).fit(x, y)
+    model = MixtureTranslator(random_state=0, training=Training(max_steps=20), verbose=False).fit(x, y)
     centred, mean = x - x.mean(0), y.mean(0)
     matrix = np.linalg.lstsq(centred, y - mean, rcond=None)[0]
     residuals = y - mean - centred @ matrix
@@ -86,6 +86,6 @@ def test_a_sharp_linear_relation_is_not_left_to_training() -> None:
 
 def test_the_papers_loss_and_fixed_networks_are_left_alone() -> None:
     x, y = PROBLEM.draw_pairs(40, seed=0)
-    for settings in ({"objective": "inverse_eot"}, {"hidden": (8,)}):
-        model = MixtureTranslator(random_state=0, max_steps=2, verbose=False, **settings).fit(x, y)
+    for settings in ({"objective": "inverse_eot"}, {"search": Search(hidden=(8,))}):
+        model = MixtureTranslator(random_state=0, training=Training(max_steps=2), verbose=False, **settings).fit(x, y)
         assert model.linear_share_ == 0

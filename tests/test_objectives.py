@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_plan
-from test_plans import tilt
+from reference import tilt
 
 from fewpairs.data.samples import Samples
 from fewpairs.plans.mixture import MixturePlan

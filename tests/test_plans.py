@@ -1,4 +1,4 @@
-"""The laws of mixture plans and their ensembles, against quadrature, the paper's mixture written out, and loops."""
+"""The laws of mixture plans, against quadrature, the paper's mixture written out, and loops."""
 
 from functools import partial
 
@@ -6,25 +6,12 @@ import pytest
 import reference
 import torch
 from conftest import make_plan
+from reference import tilt
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 from fewpairs.plans import conditionals
-from fewpairs.plans.mixture import EnsemblePlan, MixturePlan
+from fewpairs.plans.mixture import MixturePlan
 from fewpairs.plans.potentials import FullAtoms
-
-
-def tilt(plan: MixturePlan, t: torch.Tensor) -> MixturePlan:
-    """The same plan in other clothes: a → a − t, b → b + Bt, log w → log w + bᵀt + ½ tᵀBt (`tests/test_objectives`)."""
-    log_w, b, B = plan.potential.atoms()
-    full = reference.full_covariances(plan)
-    shift = full @ t
-    tilted = make_plan(covariance="full" if B.dim() == 3 else "diagonal")
-    tilted.load_state_dict(plan.state_dict())
-    tilted.potential.set_atoms(log_w + b @ t + 0.5 * (shift @ t), b + shift, B)
-    with torch.no_grad():
-        shift = (t / plan.cost.log_scale.exp()).repeat(plan.cost.n_slopes)
-        tilted.cost.slope_net[-1].bias[plan.cost.n_slopes :] -= shift
-    return tilted
 
 
 @pytest.mark.parametrize("dim_y, n_points", [(1, 40_001), (2, 1201)])
@@ -156,123 +143,9 @@ def test_one_row_is_as_good_as_many(plan: MixturePlan) -> None:
     torch.testing.assert_close(plan.log_prob(x, y), plan.log_prob(x[None], y[None])[0])
 
 
-SHARES = (0.5, 0.2, 0.3)
-
-
-@pytest.fixture
-def ensemble(covariance: str) -> EnsemblePlan:
-    plans = [make_plan(covariance=covariance, n_atoms=3 + seed, seed=seed) for seed in range(len(SHARES))]
-    return EnsemblePlan(plans, torch.tensor(SHARES, dtype=torch.float64))
-
-
-def shift_apart(ensemble: EnsemblePlan, distance: float) -> EnsemblePlan:
-    """Moves the atoms of every member so far that a draw tells which member it came from."""
-    for number, member in enumerate(ensemble.members):
-        log_w, b, B = member.potential.atoms()
-        member.potential.set_atoms(log_w, b + number * distance, B)
-    return ensemble
-
-
-def test_an_ensemble_averages_densities(ensemble: EnsemblePlan, generator: torch.Generator) -> None:
-    x, y = torch.randn(2, 30, 2, dtype=torch.float64, generator=generator)
-    densities = [reference.conditional(member, x).log_prob(y).exp() for member in ensemble.members]
-    expected = sum(share * density for share, density in zip(SHARES, densities, strict=True)).log()
-    torch.testing.assert_close(ensemble.log_prob(x, y), expected, atol=1e-10, rtol=0)
-    torch.testing.assert_close(ensemble(x).log_prob(y), expected, atol=1e-10, rtol=0)
-    loc, scale = torch.tensor([3.0, -1.0]).double(), torch.tensor([0.1, 20.0]).double()
-    torch.testing.assert_close(
-        ensemble.conditional(x, loc, scale).log_prob(loc + scale * y), expected - scale.log().sum(), atol=1e-10, rtol=0
-    )
-
-
-def test_the_marginal_of_an_ensemble_is_the_mean_of_its_conditionals(
-    ensemble: EnsemblePlan, generator: torch.Generator
-) -> None:
-    source, y = torch.randn(2, 17, 2, dtype=torch.float64, generator=generator)
-    weight = torch.rand(17, dtype=torch.float64, generator=generator)
-    densities = torch.stack([ensemble.log_prob(x.expand_as(y), y).exp() for x in source])
-    expected = (weight[:, None] * densities).sum(0) / weight.sum()
-    torch.testing.assert_close(ensemble.log_marginal(y, source, weight), expected.log(), atol=1e-10, rtol=0)
-
-
-def test_moments_of_an_ensemble_are_those_of_its_density(covariance: str) -> None:
-    """By quadrature, one output at a time: the trapezoid rule is exact to rounding here."""
-    plans = [make_plan(dim_y=1, covariance=covariance, seed=seed) for seed in range(len(SHARES))]
-    conditional = EnsemblePlan(plans, torch.tensor(SHARES, dtype=torch.float64))(torch.ones(1, 2).double())
-    points, volume = reference.grid(1, 40.0, 20_001)
-    share = conditional.log_prob(points[:, None])[:, 0].exp() * volume
-    assert share.sum().item() == pytest.approx(1, abs=1e-10)
-    mean = (share * points[:, 0]).sum()
-    assert conditional.mean.item() == pytest.approx(mean.item(), abs=1e-8)
-    variance = (share * (points[:, 0] - mean) ** 2).sum()
-    assert conditional.variance.item() == pytest.approx(variance.item(), abs=1e-8)
-    below = (share.cumsum(0) - share / 2)[::500]
-    torch.testing.assert_close(
-        conditional.cdf(points[::500, None])[:, 0, 0], below, atol=1e-6, rtol=0
-    )  # h² of the grid
-
-
-def test_quantiles_of_an_ensemble_undo_its_distribution_function(
-    ensemble: EnsemblePlan, generator: torch.Generator
-) -> None:
-    conditional = shift_apart(ensemble, 4.0)(torch.randn(20, 2, dtype=torch.float64, generator=generator))
-    levels = torch.tensor([0.001, 0.3, 0.5, 0.99], dtype=torch.float64)
-    quantiles = conditional.icdf(levels)
-    assert quantiles.shape == (4, 20, 2)
-    reached = conditional.cdf(quantiles)
-    torch.testing.assert_close(reached, levels[:, None, None].expand_as(reached), atol=1e-8, rtol=0)
-
-
-def test_samples_of_an_ensemble_follow_its_density(ensemble: EnsemblePlan, generator: torch.Generator) -> None:
-    x = torch.randn(3, 2, dtype=torch.float64, generator=generator)
-    conditional, n_samples = ensemble(x), 40_000
-    draws = ensemble.sample(x, n_samples, generator)
-    assert draws.shape == (n_samples, 3, 2)
-    # Six numbers of each kind are compared: five standard errors leave a false alarm one chance in 10^5.
-    error = (draws.mean(0) - conditional.mean).abs() / (conditional.variance / n_samples).sqrt()
-    assert error.max() < 5
-    squares = (draws - conditional.mean) ** 2
-    error = (squares.mean(0) - conditional.variance).abs() / (squares.std(0) / n_samples**0.5)
-    assert error.max() < 5
-    uniform = conditional.cdf(draws)
-    for level in (0.1, 0.5, 0.9):
-        error = ((uniform < level).double().mean(0) - level).abs() / (level * (1 - level) / n_samples) ** 0.5
-        assert error.max() < 5
-
-
-@pytest.mark.parametrize("n_samples, n_rows", [(1, 4000), (4000, 1), (40, 100)])
-def test_every_draw_picks_a_member_by_its_share(
-    n_samples: int, n_rows: int, ensemble: EnsemblePlan, generator: torch.Generator
-) -> None:
-    draws = shift_apart(ensemble, 1000.0).sample(torch.zeros(n_rows, 2).double(), n_samples, generator)
-    picked = (draws / 1000).round()
-    assert torch.equal(picked[..., 0], picked[..., 1])  # a draw is of one member, all its outputs
-    frequency = torch.bincount(picked[..., 0].flatten().long(), minlength=3) / 4000
-    assert (frequency - torch.tensor(SHARES)).abs().max() < 5 * (0.25 / 4000) ** 0.5
-
-
-def test_draws_of_an_ensemble_are_independent(ensemble: EnsemblePlan, generator: torch.Generator) -> None:
-    """Neither two rows of a draw nor two draws of a row tell anything about each other, member or value."""
-    draws = ensemble.sample(torch.zeros(2, 2).double(), 20_000, generator)[..., 0]
-    pairs = {"rows": draws.T, "draws": draws[:, 0].reshape(-1, 2).T}
-    for rows in pairs.values():
-        assert torch.corrcoef(rows)[0, 1].abs() < 5 / rows.shape[1] ** 0.5
-    assert len(draws.unique()) == draws.numel()
-
-
-def test_a_share_of_nothing_is_no_member(ensemble: EnsemblePlan, generator: torch.Generator) -> None:
-    x, y = torch.randn(2, 10, 2, dtype=torch.float64, generator=generator)
-    alone = EnsemblePlan(ensemble.members, torch.tensor([0.0, 1.0, 0.0]).double())
-    member = ensemble.members[1]
-    torch.testing.assert_close(alone.log_prob(x, y), member.log_prob(x, y), atol=1e-12, rtol=0)
-    torch.testing.assert_close(alone(x).mean, member(x).mean, atol=1e-12, rtol=0)
-    levels = torch.tensor([0.1, 0.9]).double()
-    torch.testing.assert_close(alone(x).icdf(levels), member(x).icdf(levels), atol=1e-9, rtol=0)
-
-
-def test_a_plan_of_the_same_shape_takes_the_same_tensors(plan: MixturePlan, generator: torch.Generator) -> None:
+def test_a_plan_of_the_same_config_takes_the_same_tensors(plan: MixturePlan, generator: torch.Generator) -> None:
     plan.potential.variance_floor.fill_(0.3)
-    again = MixturePlan.of_shape(**plan.shape()).double()
+    again = MixturePlan.from_config(**plan.config).double()
     again.load_state_dict(plan.state_dict())
     x, y = torch.randn(2, 10, 2, dtype=torch.float64, generator=generator)
     assert torch.equal(again.log_prob(x, y), plan.log_prob(x, y))

@@ -8,7 +8,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 
-from fewpairs.shift.ratios import compare_samples, estimate_density_ratio
+from fewpairs.data.repeats import find_repeats
+from fewpairs.ratios import compare_samples, estimate_density_ratio
 
 
 def two_gaussians(
@@ -119,6 +120,85 @@ def test_the_test_sees_a_difference() -> None:
     assert compare_samples(above, below, random_state=0) <= 1e-3  # the least that 999 permutations can say
     random = np.random.default_rng(2)  # of spread alone
     assert compare_samples(0.5 * random.normal(size=(100, 2)), random.normal(size=(1000, 2)), random_state=0) <= 1e-3
+
+
+@pytest.mark.parametrize("n_repeats", [2, 3, 10])
+def test_rows_that_come_again_are_no_new_evidence(n_repeats: int) -> None:
+    """What p-value and ratio say of forty rows, they say of the same rows several times, one after another or all over again."""
+    above, below, _ = two_gaussians(500, 40, dim=3)
+    once = estimate_density_ratio(above, below, random_state=0)
+    p_value = compare_samples(below, above, random_state=0)
+    for again in (np.repeat(below, n_repeats, axis=0), np.tile(below, (n_repeats, 1))):
+        assert compare_samples(again, above, random_state=0) == p_value
+        found = estimate_density_ratio(above, again, random_state=0)
+        np.testing.assert_array_equal(found(below), once(below))
+        assert found.weights.mean() == pytest.approx(1) and found.overlap == once.overlap
+        # Their weights are those of the rows alone, so as large a part of the rows is effective.
+        assert found.effective_sample_size == pytest.approx(n_repeats * once.effective_sample_size)
+
+
+def test_repeats_share_the_weight_of_their_row() -> None:
+    """Where every other row comes five times, weighted means are still those of the rows that come once each."""
+    above, below, _ = two_gaussians(1000, 60, dim=2)
+    once, n_times = estimate_density_ratio(above, below, random_state=0), np.where(np.arange(60) % 2, 1, 5)
+    found = estimate_density_ratio(above, np.repeat(below, n_times, axis=0), random_state=0)
+    means = (
+        np.average(rows, axis=0, weights=one.weights)
+        for rows, one in ((below, once), (below.repeat(n_times, 0), found))
+    )
+    np.testing.assert_allclose(*means, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("dim", "n_repeats", "jitter"), [(1, 3, 0.0), (2, 3, 0.01), (3, 10, 0.01), (5, 2, 0.01)])
+def test_the_test_has_its_size_for_rows_that_come_again(dim: int, n_repeats: int, jitter: float) -> None:
+    """Forty places measured several times, exactly or nearly: at 0.05 no more than 5 % of 100 samples are called different, to
+    three standard errors of a binomial. Taken as so many rows, a quarter and more were."""
+    random = np.random.default_rng(3)
+    p_values = []
+    for _ in range(100):
+        rows = random.normal(size=(40, dim)).repeat(n_repeats, 0)
+        rows = rows + jitter * random.normal(size=rows.shape)
+        p_values.append(compare_samples(rows, random.normal(size=(400, dim)), random_state=0))
+    assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
+
+
+def test_values_that_both_samples_have_are_counted() -> None:
+    """Of three categories all that differs is how often they come: equal rows are no repeats there. The size holds as above."""
+    random = np.random.default_rng(0)
+
+    def categories(n_rows: int, *chances: float) -> np.ndarray:
+        return random.choice(3, n_rows, p=chances)[:, None].astype(float)
+
+    def p_value(*chances: float) -> float:
+        return compare_samples(categories(100, *chances), categories(1000, 0.6, 0.3, 0.1), random_state=0)
+
+    assert p_value(0.1, 0.3, 0.6) <= 1e-3 and p_value(0, 0, 1) <= 1e-3
+    assert np.mean([p_value(0.6, 0.3, 0.1) <= 0.05 for _ in range(100)]) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
+
+
+def test_whole_numbers_of_any_size_are_no_repeats() -> None:
+    """So heavy a tail has clumps of neighbouring numbers and wide gaps, which both samples have."""
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        few, many = (np.floor(np.exp(3 * random.exponential(size=(n, 1))).clip(max=1e5)) for n in (40, 1000))
+        for rows, others in ((few, many), (many, few)):
+            np.testing.assert_array_equal(find_repeats(rows, others), np.arange(len(rows)))
+
+
+def test_places_of_a_grid_that_were_drawn_once_are_repeats() -> None:
+    """The other sample holds all 400 places five times. Twenty of them five times each are twenty draws and no hundred."""
+    random = np.random.default_rng(0)
+    p_values = []
+    for _ in range(100):
+        grid = random.normal(size=(400, 3))
+        p_values.append(compare_samples(grid[:20].repeat(5, 0), grid.repeat(5, 0), random_state=0))
+    assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
+
+
+def test_too_few_different_rows_are_told() -> None:
+    random = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="that differ, but 500 and 4 came"):
+        estimate_density_ratio(random.normal(size=(500, 2)), random.normal(size=(4, 2)).repeat(10, 0))
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -1,30 +1,51 @@
-"""The README's lines run as they stand, one block after the other, with fewer steps and rows."""
+"""The lines of README and guide run as they stand, one block after the other; those of the README with fewer steps and rows."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 FEWER = {
-    "NeuralTranslator(random_state=0": "NeuralTranslator(base=MixtureTranslator(max_steps=2), max_steps=2, random_state=0",
-    "Translator(random_state=0": "Translator(random_state=0, max_steps=2, verbose=False",
-    "Classifier(random_state=0": "Classifier(random_state=0, max_steps=2, verbose=False",
-    "n_pairs=4000": "n_pairs=60",
+    "import MixtureTranslator, load": "import MixtureTranslator, Training, load",
+    "Translator(random_state=0": "Translator(random_state=0, training=Training(max_steps=2), verbose=False",
     "n_pairs=128": "n_pairs=40",
     "draw_pairs(1000": "draw_pairs(20",
-    'from_recipe("images", ': 'from_recipe("images", max_steps=1, ',
 }
+MOST_WORDS = 800
+
+
+def run_blocks(page: str, fewer: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)  # some of them write files
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        for whole, less in fewer.items():
+            block = block.replace(whole, less)
+        exec(compile(block, page, "exec"), names)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_all_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # one of them saves a model
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 5
-    names: dict[str, object] = {}
-    for block in blocks:
-        for whole, fewer in FEWER.items():
-            block = block.replace(whole, fewer)
-        exec(compile(block, "README.md", "exec"), names)
+def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks("README.md", FEWER, tmp_path, monkeypatch)
     assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_lines_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks("docs/guide.md", {}, tmp_path, monkeypatch)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/guide.md", "docs/results.md"]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    for target in targets:
+        assert not target or (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"

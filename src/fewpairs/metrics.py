@@ -121,7 +121,7 @@ def _rough_prices(cost: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sinkhorn_divergence(points: ArrayLike, others: ArrayLike, *, epsilon: float = 1e-3) -> float:
-    """The debiased Sinkhorn divergence as the paper computes it, with geomloss and its usual haste: cost |x − y|²/2, no root.
+    """The debiased Sinkhorn divergence as the paper computes it, with geomloss as it usually is: cost |x − y|²/2, no root.
 
     The paper's tables call it W₂; for small ε it would be about W₂²/2. But a few points far from the others suffice for that
     haste to give negative numbers. To compare methods use `transport_cost`: it is exact, and faster for some thousand points.

@@ -30,6 +30,7 @@ from fewpairs.training.batches import minibatches
 from fewpairs.training.learners import NetworkLearner, Step, descend, energy_scores
 from fewpairs.training.loop import Budget, Outcome, train
 from fewpairs.training.progress import progress_bar
+from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
 
 __all__ = ["Baseline", "DensityBaseline", "LikelihoodBaseline"]
 
@@ -197,7 +198,8 @@ class Baseline(Saved, Translator):
         n_draws = n_samples if self.is_stochastic else 1
         with torch.no_grad(), seeded(int(check_random_state(random_state).randint(2**31)), torch.device("cpu")):
             rows = x.repeat(n_draws, 1)
-            drawn = torch.cat([self._draw(self.networks_, some) for some in rows.split(MOST_ROWS)])
+            with one_thread_if_brief(len(rows) <= FEW_ROWS):
+                drawn = torch.cat([self._draw(self.networks_, some) for some in rows.split(MOST_ROWS)])
         drawn = drawn.double().unflatten(0, (n_draws, len(x))) * self.y_scaler_.scale + self.y_scaler_.loc
         return self._outputs(drawn.expand(n_samples, -1, -1).contiguous())
 
@@ -256,7 +258,7 @@ class DensityBaseline(Baseline, DensityTranslator):
         checks.refuse_unequal(len(x), len(rows))
         y_scaled = self.y_scaler_(torch.tensor(rows)).float()
         parts = zip(x.split(MOST_ROWS), y_scaled.split(MOST_ROWS), strict=True)
-        with torch.no_grad():
+        with torch.no_grad(), one_thread_if_brief(len(x) <= FEW_ROWS):
             scores = torch.cat([self._log_prob(self.networks_, *part) for part in parts]).double()
         return (scores - self.y_scaler_.scale.log().sum()).numpy()
 

@@ -3,6 +3,7 @@
 scikit-learn's own validation does the common part; this room adds which column is at fault and the remedy.
 """
 
+import contextlib
 import os
 import sys
 import warnings
@@ -28,9 +29,10 @@ __all__ = [
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns about the line of the user's code that called into fewpairs, through however many of our own."""
-    package, frame, level = f"{Path(__file__).parents[1]}{os.sep}", sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+    """Warns about the line of the user's code that called into fewpairs, through however many of our own, and what Python
+    puts between them where one is a context manager."""
+    ours, frame, level = (f"{Path(__file__).parents[1]}{os.sep}", contextlib.__file__), sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 

@@ -14,15 +14,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["FORMAT_VERSION", "read_model", "write_atomically", "write_model"]
+__all__ = ["FORMAT_VERSION", "READABLE", "read_model", "write_atomically", "write_model"]
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 4  # of files that are written
+READABLE = (2, 3, 4)
 KEY = "fewpairs"
 
 
 def write_model(path: str | os.PathLike, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Writes tensors and a JSON-able description."""
-    header = json.dumps({"format_version": FORMAT_VERSION, **description}, default=_plain)
+    header = json.dumps({**description, "format_version": FORMAT_VERSION}, default=_plain)
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_atomically(path, save(flat, metadata={KEY: header}))
 
@@ -39,7 +40,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what `write_model` wrote, or says why it cannot."""
+    """Reads what `write_model` wrote, its "format_version" among the description, or says why it cannot."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(
@@ -61,11 +62,15 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, An
             f"{str(path)!r} is a safetensors file, but not a fewpairs model: it was not written by model.save(...)."
         )
     description = json.loads(metadata[KEY])
-    version = description.pop("format_version")
-    if version != FORMAT_VERSION:
-        remedy = "Upgrade fewpairs to load it." if version > FORMAT_VERSION else "Fit and save the model again."
+    version = description["format_version"]
+    if version not in READABLE:
+        what_reads_it = (
+            "A newer fewpairs reads it" if version > FORMAT_VERSION else "Only the fewpairs of its time reads it"
+        )
+        remedy = "Upgrade fewpairs" if version > FORMAT_VERSION else "Fit and save the model again"
         raise ValueError(
-            f"{str(path)!r} has format version {version}, and this fewpairs reads version {FORMAT_VERSION}. {remedy}"
+            f"{str(path)!r} has format version {version}, and this fewpairs reads versions {READABLE[0]} to {READABLE[-1]}. "
+            f"{what_reads_it}. {remedy}."
         )
     return tensors, description
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from fewpairs.data.repeats import group_near
 from fewpairs.data.samples import Samples
 
 __all__ = ["Folds", "hold_out", "row_keys"]
@@ -25,6 +24,7 @@ NEAR = (
     0.01  # rows nearer than this part of the distance that evenly laid out rows would have are the same thing twice …
 )
 NEAREST = 1e-3  # … and no farther apart than this many standard deviations
+NEW = -2  # the fold of a pair before it has one
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ class Folds:
     target: Tensor
 
     @classmethod
-    def none(cls, samples: Samples) -> "Folds":
-        """One member that sees everything."""
-        return cls(1, *(torch.full((len(rows),), -1) for rows in (samples.pairs_x, samples.source, samples.target)))
+    def none(cls, samples: Samples, n_members: int = 1) -> "Folds":
+        """Members that see everything."""
+        return cls(
+            n_members, *(torch.full((len(rows),), -1) for rows in (samples.pairs_x, samples.source, samples.target))
+        )
 
     @classmethod
     def cut(
@@ -62,12 +64,13 @@ class Folds:
             samples: What to cut.
             n_folds: How many folds to make.
             random: The source of randomness.
-            known: The folds of pairs that are known from before and must not change, None for new pairs.
+            known: The folds of pairs that are known from before and must not change (−1: all members have seen the pair), None
+                for new pairs.
         """
         x, y = (tensor.double().cpu().numpy() for tensor in (samples.pairs_x, samples.pairs_y))
         if known is None:
             known, n_folds = [None] * len(x), min(n_folds, len(x))
-        old = np.array([-1 if one is None else one for one in known])
+        old = np.array([NEW if one is None else one for one in known])
         pairs = _deal(np.concatenate([x, y], axis=1), n_folds, random, old)
         return cls(
             n_folds,
@@ -119,21 +122,21 @@ def row_keys(samples: Samples) -> list[int]:
 
 def _deal(rows: np.ndarray, n_folds: int, random: np.random.RandomState, known: np.ndarray) -> np.ndarray:
     """A fold for each row: groups of near-duplicates in random order, each to the fold that is smallest so far. A known fold
-    (others are −1) stays, and draws the rest of its group along."""
-    group = _groups(rows, _near(rows))
+    (others are NEW) stays, and draws the rest of its group along."""
+    group = group_near(rows, _near(rows))
     sizes = np.bincount(group)
     if sizes.max() > len(rows) / n_folds:  # so many equal rows are the nature of the data
         group, sizes = np.arange(len(rows)), np.ones(len(rows), dtype=int)
-    fold_of_group = np.full(len(sizes), -1)
+    fold_of_group = np.full(len(sizes), NEW)
     np.maximum.at(fold_of_group, group, known)
     filled = np.bincount(fold_of_group[group][fold_of_group[group] >= 0], minlength=n_folds)
-    for one in random.permutation(np.flatnonzero(fold_of_group < 0)):
+    for one in random.permutation(np.flatnonzero(fold_of_group == NEW)):
         fold = int(filled.argmin())
         if filled[fold] >= LARGEST:
             break
         fold_of_group[one] = fold
         filled[fold] += sizes[one]
-    return np.where(known >= 0, known, fold_of_group[group])
+    return np.maximum(np.where(known == NEW, fold_of_group[group], known), -1)
 
 
 def _trace(rows: np.ndarray, paired: np.ndarray, fold: np.ndarray) -> np.ndarray:
@@ -145,7 +148,7 @@ def _trace(rows: np.ndarray, paired: np.ndarray, fold: np.ndarray) -> np.ndarray
     outcome = np.full(len(rows), -1)
     tree = cKDTree(paired)
     for reach in (_near(paired), 0.0):  # what is common among near values may still be told by the exact one
-        group = _groups(paired, reach)
+        group = group_near(paired, reach)
         distance, nearest = tree.query(rows, p=np.inf, distance_upper_bound=reach + 1e-12)
         matched = np.flatnonzero(np.isfinite(distance) & (outcome < 0))
         of_row = group[nearest[matched]]
@@ -163,15 +166,6 @@ def _near(rows: np.ndarray) -> float:
     apart: how far apart they really are does not tell, since all of them may come twice."""
     n_rows, dim = rows.shape
     return min(NEAR * n_rows ** (-1 / dim), NEAREST)
-
-
-def _groups(rows: np.ndarray, reach: float) -> np.ndarray:
-    """Numbers rows so that those within reach of each other, directly or through others, share one."""
-    _, same = np.unique(rows, axis=0, return_inverse=True)
-    different = rows[np.unique(same, return_index=True)[1]]
-    links = cKDTree(different).query_pairs(reach, p=np.inf, output_type="ndarray")
-    graph = coo_array((np.ones(len(links)), (links[:, 0], links[:, 1])), shape=(len(different), len(different)))
-    return connected_components(graph, directed=False)[1][same.reshape(-1)]
 
 
 def hold_out(samples: Samples, share: float, random: np.random.RandomState) -> tuple[Samples, Tensor, Tensor]:

@@ -20,7 +20,10 @@ class Scaler:
     scale: Tensor
 
     @classmethod
-    def learn(cls, rows: Tensor, weight: Tensor) -> "Scaler":
+    def learn(cls, rows: Tensor, weight: Tensor, *, is_wanted: bool = True) -> "Scaler":
+        """Shift and scale of rows with weights; where none is wanted, those that change nothing."""
+        if not is_wanted:
+            return cls.none(rows)
         share = (weight.to(rows) / weight.to(rows).sum()).unsqueeze(-1)
         loc = (share * rows).sum(0)
         reach = (rows - loc).abs().amax(0)

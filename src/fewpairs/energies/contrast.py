@@ -64,7 +64,7 @@ def draw_afresh(
 
 
 @dataclass(kw_only=True)
-class Contrast(EnergyLearner):
+class Contrast(EnergyLearner[Hand]):
     """The paper's algorithm: the energy of data goes down, that of the plan's own draws goes up.
 
     Attributes:

@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Correction(EnergyLearner):
+class Correction(EnergyLearner[Task]):
     """Improves a base: by the likelihood of pairs, and by the bounded one of unpaired rows.
 
     Attributes:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewpairs.energies.energy import Energy
-from fewpairs.training.learners import NetworkLearner
+from fewpairs.training.learners import Batch, NetworkLearner
 from fewpairs.training.loop import one_cycle
 
 __all__ = ["Adam", "Descent", "EnergyLearner"]
@@ -65,7 +65,7 @@ class Descent:
         self.optimizer.step()
 
 
-class EnergyLearner(NetworkLearner):
+class EnergyLearner(NetworkLearner[Batch]):
     """Abstract: the learner of an energy, whose step sizes follow the work that is done."""
 
     descent: Descent

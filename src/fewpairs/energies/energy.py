@@ -59,7 +59,7 @@ class InformedCost(NeuralCost):
         nn.init.normal_(self.linear.weight, std=1e-3)  # nearly nothing, but not nothing: spectral norms divide by it
 
     def forward(self, x: Tensor, y: Tensor, opinions: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x, torch.cat([y, opinions], dim=-1)) + self.linear(opinions).squeeze(-1)
+        return super().forward(x, torch.cat([y.flatten(1), opinions], dim=-1)) + self.linear(opinions).squeeze(-1)
 
 
 class NeuralPotential(nn.Module):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -80,8 +80,6 @@ class Langevin:
     clamp: tuple[float, float] | None = None
     target: float | None = 0.2
     max_step_size: float = 0.5
-
-    is_adjusted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -207,8 +205,6 @@ class AdjustedLangevin(Langevin):
     """
 
     target: float | None = 0.574
-
-    is_adjusted: ClassVar[bool] = True
 
     def _move(
         self,

@@ -7,7 +7,7 @@ everything is read off that.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
+from torch.distributions import Distribution
 
 from fewpairs.data import checks
 from fewpairs.data.samples import Samples
@@ -27,6 +28,7 @@ from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.settings import Configured
 from fewpairs.plans.conditionals import ConditionalEnsemble, ConditionalMixture
+from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
 
 __all__ = ["ClosedFormTranslator", "DensityTranslator", "Translator", "as_device", "seeded"]
 
@@ -102,7 +104,7 @@ class Translator(RegressorMixin, Configured):
         return float(np.average(scores, weights=checks.as_weight(sample_weight, scores[:, None], "sample_weight")))
 
     def _estimated_scores(self, X: Any, y: Any) -> np.ndarray:
-        return self.estimate_log_likelihood(X, y).log_likelihood  # type: ignore[attr-defined]
+        return self.estimate_log_likelihood(X, y).log_likelihood
 
     @abstractmethod
     def summary(self) -> str:
@@ -226,27 +228,37 @@ class ClosedFormTranslator(DensityTranslator):
         """
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
-        return self._outputs(self.conditional(X).sample((n_samples,), generator=generator))
+        conditional = self.conditional(X)
+        with _few_threads(conditional):
+            return self._outputs(conditional.sample((n_samples,), generator=generator))
 
     def score_samples(self, X: Any, y: Any) -> np.ndarray:
         """log p(y|x), one number a row, in the user's units."""
         conditional = self.conditional(X)
         y = self._check_y(y)
         checks.refuse_unequal(conditional.batch_shape[0], len(y))
-        with torch.no_grad():
+        with torch.no_grad(), _few_threads(conditional):
             return conditional.log_prob(_tensor(y)).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean: (rows, dim_y), or (rows,) if Y was one-dimensional."""
-        return self._outputs(self.conditional(X).mean)
+        conditional = self.conditional(X)
+        with _few_threads(conditional):
+            return self._outputs(conditional.mean)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """The quantiles of each output on its own: (quantiles, rows, dim_y), or (quantiles, rows)."""
-        return self._outputs(self.conditional(X).icdf(torch.from_numpy(_as_levels(quantiles))))
+        conditional, levels = self.conditional(X), torch.from_numpy(_as_levels(quantiles))
+        with _few_threads(conditional):
+            return self._outputs(conditional.icdf(levels))
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self)
         return self.x_scaler_(torch.tensor(self._check_x(X)))
+
+
+def _few_threads(conditional: Distribution) -> AbstractContextManager[None]:
+    return one_thread_if_brief(conditional.batch_shape[0] <= FEW_ROWS)
 
 
 def _as_levels(quantiles: float | Sequence[float]) -> np.ndarray:

@@ -6,7 +6,7 @@ unlabelled rows say where x is, and the class prior stands for the unpaired y's.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -15,23 +15,18 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fewpairs.data import checks
 from fewpairs.data.folds import Folds
-from fewpairs.data.images import Shape, flatten_images, refuse_other_images, shape_to_keep
-from fewpairs.data.labels import is_gap, read_prior, shares_in_order, split_labels
+from fewpairs.data.images import Shape
+from fewpairs.data.labels import is_gap, shares_in_order, split_labels
 from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
+from fewpairs.estimators import classifier_defaults as defaults
 from fewpairs.estimators.base import as_device
-from fewpairs.estimators.classifier_defaults import (
-    LEAST_TO_HOLD_OUT,
-    Pace,
-    usual_decisiveness,
-    usual_pace,
-    usual_radii,
-)
+from fewpairs.estimators.labelled import LABELLED, LabelledRows
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.rules import (
     ANYTHING,
@@ -46,13 +41,14 @@ from fewpairs.estimators.rules import (
     one_of,
     whole,
 )
-from fewpairs.estimators.saving import SavedEnsemble
-from fewpairs.estimators.settings import ClassifierSearch, ClassifierTraining, Configured
+from fewpairs.estimators.saving import FINDINGS, SavedEnsemble
+from fewpairs.estimators.settings import ClassifierSearch, ClassifierTraining
+from fewpairs.estimators.summaries import summarise_classifier
 from fewpairs.networks.classifiers import MANY_ROWS, make_cnn, make_mlp_classifier, refuse_unfit, reset
 from fewpairs.networks.perceptrons import ACTIVATIONS, as_widths
 from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, Constant
-from fewpairs.plans.ensemble import IGNORES_X, Part
-from fewpairs.selection.candidates import Options
+from fewpairs.plans.ensemble import Part
+from fewpairs.selection.candidates import Options, Value
 from fewpairs.selection.choice import LEAST_STEPS, Choice, choose
 from fewpairs.selection.families.classes import ClassFamily
 from fewpairs.selection.judges import Judge
@@ -60,38 +56,16 @@ from fewpairs.selection.trials import Trainer
 from fewpairs.training.clock import Clock
 from fewpairs.training.learners import Settings
 from fewpairs.training.progress import progress_bar
+from fewpairs.training.threads import one_thread_if_brief
 
 __all__ = ["SemiSupervisedClassifier"]
 
 LEAST_SIDE = 16  # pixels of an image that is worth convolutions: a smaller one has no place left after two halvings
-LABELLED = (
-    "X and its labels",
-    "A row without a label has −1, None or NaN in y; rows that y knows nothing of go into X_unpaired.",
-)
 ROWS_AT_ONCE = 2000  # in prediction
-FARTHEST = 1e4  # scaled x's beyond it are taken as lying there: float32 ends somewhere
-FITTED = (
-    "candidates_",
-    "chosen_",
-    "class_prior_",
-    "classes_",
-    "ended_",
-    "finals_",
-    "image_shape_",
-    "label_type_",
-    "n_features_in_",
-    "n_labelled_",
-    "n_unlabelled_",
-    "unpaired_gain_",
-    "unpaired_gain_error_",
-    "validation_score_",
-    "validation_score_error_",
-    "x_gain_",
-    "x_gain_error_",
-)
+FITTED = (*FINDINGS, "class_prior_", "classes_", "image_shape_", "label_type_", "n_labelled_", "n_unlabelled_")
 
 
-class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
+class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
     """Learns p(class|x) from labelled and unlabelled rows.
 
     Arguments you may want:
@@ -138,8 +112,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
         n_features_in_, feature_names_in_: The columns of X; of images, their pixels.
         image_shape_: (channels, height, width), or None for tables.
 
-    scikit-learn's `check_estimator` passes but for three checks: two take −1 for a class (`unlabelled=None` lets them), and one
-    wants a row of weight two to be a row that comes twice, which holds on average and not for each draw of a batch.
+    scikit-learn's `check_estimator` passes but for four checks: two take −1 for a class (`unlabelled=None` lets them), one
+    wants a row of weight two to be a row that comes twice, which holds on average and not for each draw of a batch, and one
+    wants no objects as defaults, which settings objects are.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 2)); y = np.where(X[:, 0] > 0, "right", "left").astype(object)
@@ -235,8 +210,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
         """log p(class|x), (rows, classes)."""
         check_is_fitted(self, "plan_")
         rows = torch.tensor(self._check_x(X))
-        with torch.no_grad():
-            parts = [self.plan_(self._scaled(some)).logits.double() for some in rows.split(ROWS_AT_ONCE)]
+        with torch.no_grad(), one_thread_if_brief(len(rows) <= ROWS_AT_ONCE):
+            parts = [self.plan_.log_probs(self._scaled(some)).double() for some in rows.split(ROWS_AT_ONCE)]
         said = torch.cat(parts).log_softmax(-1).numpy()  # float32 sums to one up to a ten millionth
         return self._in_doubt(said) if math.isnan(self.validation_score_) else said
 
@@ -263,22 +238,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
     def summary(self) -> str:
         """What was learnt, from what, and how far to trust it, in a paragraph."""
         check_is_fitted(self, "plan_")
-        data = f"Learnt {len(self.classes_)} classes from {self.n_labelled_} labelled and {self.n_unlabelled_} unlabelled rows"
-        if math.isnan(self.validation_score_):
-            return (
-                f"{data}; with fewer than {LEAST_TO_HOLD_OUT} labelled rows, one member, or one row a class, none is held out, "
-                f"so nothing is known about how good it is. Training {self.ended_}."
-            )
-        gain = ""
-        if not math.isnan(self.unpaired_gain_):  # there may have been no time to see how it is without them
-            gain = f"; the unlabelled rows brought {self.unpaired_gain_:+.3f} ± {self.unpaired_gain_error_:.3f}"
-        return (
-            f"{data}. Held-out log-probability {self.validation_score_:.3f} ± {self.validation_score_error_:.3f} nats a label. x "
-            f"brought {self.x_gain_:+.3f} ± {self.x_gain_error_:.3f} against the prior{gain if self.n_unlabelled_ else ''}. The "
-            f"ensemble gives {self.chosen_['share']:.0%} to objective {self.chosen_['objective']}, adversarial "
-            f"{self.chosen_['adversarial']}, and {self.plan_.share(IGNORES_X):.0%} to the prior alone. "
-            f"Training {self.ended_}."
-        )
+        return summarise_classifier(self)
 
     @classmethod
     def from_file(
@@ -326,85 +286,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
         self.class_prior_ = np.array(self.class_prior_)
         self.image_shape_ = None if self.image_shape_ is None else tuple(self.image_shape_)
 
-    def _gather(self, X: Any, y: Any, sample_weight: Any, X_unpaired: Any) -> Samples:
-        """Checks everything that comes in; labelled rows are pairs, all rows are the source, and the target are the classes."""
-        if y is None:
-            raise ValueError("fit requires y to be passed, but the target y is None: it holds labels and gaps.")
-        x = self._check_x(X, is_new=True)
-        labels, is_labelled = split_labels(y, self.unlabelled)
-        checks.refuse_unequal(len(x), len(is_labelled), LABELLED)
-        weight = checks.as_weight(sample_weight, x, "sample_weight")
-        weight = weight / weight.max()  # only ratios matter, and squares of some scales are no numbers any more
-        labels = labels[weight[is_labelled] > 0]
-        x, is_labelled, weight = (
-            rows[weight > 0] for rows in (x, is_labelled, weight)
-        )  # a row of weight zero is no row
-        if not is_labelled.any():
-            raise ValueError(
-                f"All {len(x)} rows are unlabelled ({self.unlabelled!r}, None or NaN stands for no label): at least one row of "
-                "each class needs one. To find groups without any labels, cluster."
-            )
-        self.classes_, number = np.unique(labels, return_inverse=True)
-        self.label_type_ = self.classes_.dtype.str
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"All labelled rows are of one class, {self.classes_.tolist()[0]!r}: label at least one row of each class. "
-                f"({(~is_labelled).sum()} rows have none: {self.unlabelled!r}, None or NaN says so; unlabelled= sets another.)"
-            )
-        own = weight[is_labelled]
-        # As many rows of weight one would leave as much to chance (Kish).
-        counts = np.bincount(number, weights=own) * (own.sum() / (own**2).sum())
-        self.class_prior_ = read_prior(self.class_prior, self.classes_, counts)
-        rows, rows_weight = [x[is_labelled], x[~is_labelled]], [weight[is_labelled], weight[~is_labelled]]
-        if X_unpaired is not None:
-            rows.append(self._check_x(X_unpaired, "X_unpaired"))
-            rows_weight.append(np.ones(len(rows[-1])))
-        self.n_labelled_, self.n_unlabelled_ = int(is_labelled.sum()), sum(len(part) for part in rows[1:])
-        source, source_weight = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(rows_weight))
-        self.x_scaler_ = self._scaler(source, source_weight)
-        source = self._scaled(source)
-        return Samples(
-            source[: self.n_labelled_],
-            torch.from_numpy(number).to(source).unsqueeze(1),
-            source,
-            torch.arange(len(self.classes_)).to(source).unsqueeze(1),
-            torch.from_numpy(weight[is_labelled]).to(source),
-            source_weight.to(source),
-            torch.from_numpy(self.class_prior_).to(source),
-        )
-
-    def _check_x(self, X: Any, name: str = "X", is_new: bool = False) -> np.ndarray:
-        """A table in float64, images flattened; what comes later must look like what came to `fit`."""
-        table, came = flatten_images(X, name)
-        if not is_new:
-            refuse_other_images(came, self.image_shape_, name)
-        if name != "X":
-            names = getattr(self, "feature_names_in_", None)
-            names = None if names is None else list(names)
-            return checks.as_rows(table, name, n_columns=self.n_features_in_, names=names)
-        rows = checks.as_rows(table, name)
-        validate_data(self, table, reset=is_new, skip_check_array=True)  # scikit-learn's check of columns and names
-        if is_new:
-            self.image_shape_ = shape_to_keep(came, self.image_shape, rows.shape[1])
-        return rows
-
     def _in_doubt(self, log_probability: np.ndarray) -> np.ndarray:
         """What networks say that no held-out label has judged: they may be sure and wrong. By the rule of succession, one more
         label, of a class drawn from the prior, counts as much as each that was seen."""
         own = 1 / (self.n_labelled_ + 1)
         return np.logaddexp(np.log1p(-own) + log_probability, np.log(own * self.class_prior_))
-
-    def _scaler(self, source: Tensor, weight: Tensor) -> Scaler:
-        scale = ("columns" if self.image_shape_ is None else "together") if self.scale == "auto" else self.scale
-        if scale == "none":
-            return Scaler.none(source)
-        if scale == "columns":
-            return Scaler.learn(source, weight)
-        one = Scaler.learn(source.reshape(-1, 1), weight.repeat_interleave(source.shape[1]))
-        return Scaler(one.loc.expand(source.shape[1]).clone(), one.scale.expand(source.shape[1]).clone())
-
-    def _scaled(self, rows: Tensor) -> Tensor:
-        return self.x_scaler_(rows).clamp(-FARTHEST, FARTHEST).float()
 
     def _make_network(self, hidden: tuple[int, ...]) -> nn.Module:
         n_columns, n_classes = self.n_features_in_, len(self.classes_)
@@ -425,9 +311,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
         has_room = self.image_shape_ is not None and min(self.image_shape_[1:]) >= LEAST_SIDE
         return self.network == "cnn" or (self.network == "auto" and has_room)
 
-    def _pace(self) -> Pace:
+    def _pace(self) -> defaults.Pace:
         """How to learn: what was given, and the rest as the network wants it."""
-        usual = usual_pace(self._objective(), self.n_labelled_, self.n_unlabelled_, is_cnn=self._is_cnn())
+        usual = defaults.usual_pace(self._objective(), self.n_labelled_, self.n_unlabelled_, is_cnn=self._is_cnn())
         given = {**self.training.get_params(), "n_members": self.n_members}
         given.pop("precision")
         return replace(usual, **{name: value for name, value in given.items() if value != "auto"})
@@ -441,11 +327,11 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
                 )
             refuse_unfit(self.network, samples.source[:MANY_ROWS], len(self.classes_))
         samples = samples.to(device)
-        pace, radii = self._pace(), usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
+        pace, radii = self._pace(), defaults.usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
         n_members = pace.n_members
-        folds = Folds(n_members, *(_none(rows) for rows in (samples.pairs_x, samples.source, samples.target)))
+        folds = Folds.none(samples, n_members)
         parts: dict[str, Any] = {}  # where nothing is held out, the first networks are the last
-        if self.n_labelled_ >= LEAST_TO_HOLD_OUT and n_members > 1:
+        if self.n_labelled_ >= defaults.LEAST_TO_HOLD_OUT and n_members > 1:
             folds = Folds.cut_by_class(samples, n_members, random)
             parts = {"trial_part": min(pace.judged_steps / pace.max_steps, 1.0), "final_part": 0.5}
         precision = self.training.precision
@@ -457,9 +343,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
             pairs_batch_size=pace.labelled_batch_size,
             max_steps=pace.max_steps,
             max_grad_norm=10.0,
-            is_coarse=precision == "bfloat16" or (precision == "auto" and _is_fast_in_bfloat16(device)),
+            is_coarse=precision == "bfloat16" or (precision == "auto" and defaults.is_fast_in_bfloat16(device)),
         )
-        first = {
+        first: dict[str, Value] = {
             "hidden": as_widths(self.hidden),
             "smoothing": self.search.smoothing,
             "emphasis": 0.0,
@@ -474,7 +360,9 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
             random=random,
             make_network=self._make_network,
             log_prior=torch.from_numpy(self.class_prior_).float().log(),
-            decisiveness=usual_decisiveness(self.n_unlabelled_) if decisiveness == "auto" else float(decisiveness),
+            decisiveness=defaults.usual_decisiveness(self.n_unlabelled_)
+            if decisiveness == "auto"
+            else float(decisiveness),
             first={**first, "unpaired_weight": self.search.unpaired_weight},
         )
         return Trainer(
@@ -490,17 +378,8 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
 
     def _options(self) -> Options:
         """For each setting the values to choose from."""
-        radii = usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
-        if self.objective != "marginal":
-            radii = (0.0,)
-        if self.search.adversarial != "auto":
-            radii = (float(self.search.adversarial),)
-        options: Options = {
-            "hidden": (as_widths(self.hidden),),
-            "smoothing": (self.search.smoothing,),
-            "emphasis": (0.0,),
-        }
-        return {**options, "adversarial": radii, "unpaired_weight": (self.search.unpaired_weight,)}
+        radii = defaults.usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
+        return defaults.find_options(self.search, self.objective, as_widths(self.hidden), radii)
 
     def _objective(self) -> str:
         """Without unlabelled rows the marginal objective has nothing to say."""
@@ -509,10 +388,6 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
     def _keep(self, choice: Choice) -> None:
         """Puts what came out into the fitted attributes, and says what the user must know."""
         self.plan_ = choice.plan.cpu().float().eval().requires_grad_(False)  # type: ignore[assignment]
-        self.validation_score_, self.validation_score_error_ = choice.score
-        self.candidates_ = [
-            {**asdict(candidate), "score": score, "error": error} for candidate, score, error in choice.table
-        ]
         self._keep_findings(choice)
         n_steps = min(final.trial.outcome.steps[-1] for final in choice.finals)
         if choice.ended == "out of time" and n_steps < LEAST_STEPS:
@@ -526,15 +401,3 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, Configured):
                 "helps.",
                 ConvergenceWarning,
             )
-
-
-def _none(rows: Tensor) -> Tensor:
-    return torch.full((len(rows),), -1)
-
-
-def _is_fast_in_bfloat16(device: torch.device) -> bool:
-    """Whether this is a CPU with instructions for it; others imitate them, and are slow."""
-    if device.type != "cpu":
-        return False
-    has = torch.cpu.get_capabilities()
-    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))

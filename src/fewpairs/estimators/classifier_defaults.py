@@ -2,7 +2,21 @@
 
 from dataclasses import dataclass, replace
 
-__all__ = ["LEAST_TO_CHOOSE", "LEAST_TO_HOLD_OUT", "Pace", "usual_decisiveness", "usual_pace", "usual_radii"]
+import torch
+
+from fewpairs.estimators.settings import ClassifierSearch
+from fewpairs.selection.candidates import Options
+
+__all__ = [
+    "LEAST_TO_CHOOSE",
+    "LEAST_TO_HOLD_OUT",
+    "Pace",
+    "find_options",
+    "is_fast_in_bfloat16",
+    "usual_decisiveness",
+    "usual_pace",
+    "usual_radii",
+]
 
 LEAST_TO_HOLD_OUT = 100  # labelled rows: fewer would not judge much …
 LEAST_TO_CHOOSE = 500  # … and fewer than these are few: they would choose a radius by chance
@@ -78,3 +92,28 @@ def usual_decisiveness(n_unlabelled: int) -> float:
     """The weight of the entropy: more where rows are so many that a network does not know them by heart."""
     least, most = DECISIVENESS
     return least + (most - least) * n_unlabelled / (n_unlabelled + HALFWAY)
+
+
+def find_options(
+    search: ClassifierSearch, objective: str, hidden: tuple[int, ...], radii: tuple[float, ...]
+) -> Options:
+    """For each setting the values to choose from; radii are the usual ones."""
+    if objective != "marginal":
+        radii = (0.0,)
+    if not isinstance(search.adversarial, str):
+        radii = (float(search.adversarial),)
+    return {
+        "hidden": (hidden,),
+        "smoothing": (search.smoothing,),
+        "emphasis": (0.0,),
+        "adversarial": radii,
+        "unpaired_weight": (search.unpaired_weight,),
+    }
+
+
+def is_fast_in_bfloat16(device: torch.device) -> bool:
+    """Whether this is a CPU with instructions for it; others imitate them, and are slow."""
+    if device.type != "cpu":
+        return False
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))

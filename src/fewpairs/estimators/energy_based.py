@@ -9,13 +9,12 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -167,17 +166,9 @@ class EnergyTranslator(NetworkTranslator):
             raise ValueError(f"There is no recipe {name!r}; the recipes are {sorted(ENERGY_RECIPES)}.")
         return cls(**ENERGY_RECIPES[name]).set_params(**changes)
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
-        """Draws y's given x's, by chains: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in
-        their own shape.
-
-        Without a `random_state` of its own every call draws afresh, whatever the model's.
-        """
-        check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        x, seed = self._standardised(X), int(check_random_state(random_state).randint(2**31))
+    def _draw(self, x: Tensor, n_samples: int, seed: int) -> Tensor:
         plan, generator = self._chained(seed)
-        drawn = plan(x.to(generator.device), generator).sample((n_samples,))
-        return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
+        return plan(x.to(generator.device), generator).sample((n_samples,))
 
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""

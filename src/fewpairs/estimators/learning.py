@@ -1,11 +1,13 @@
 """Learning: what every fit does around its work."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from fewpairs.data.checks import warn_user
+from fewpairs.estimators.base import as_device
 from fewpairs.training.interrupts import deferred_interrupts
+from fewpairs.training.threads import one_thread
 
 __all__ = ["learning"]
 
@@ -17,11 +19,14 @@ def learning(*models: Any) -> Iterator[None]:
     Ctrl-C waits for the end of a step; before the first one has been taken, loops raise KeyboardInterrupt. One that comes after
     the last loop loses nothing: the fit ends as it would have, and a warning tells that it was heard.
 
+    On a CPU one thread does it: steps are made of small operations. (What a CUDA device waits for keeps all.)
+
     Arguments:
         models: Those that are fitted. If anything fails they are as they were before: half of a new model on top of an old one
             would be worse.
     """
-    with deferred_interrupts() as interrupts:
+    is_on_cpu = all(as_device(model.device).type == "cpu" for model in models)
+    with deferred_interrupts() as interrupts, one_thread() if is_on_cpu else nullcontext():
         before = [dict(vars(model)) for model in models]
         try:
             yield

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from fewpairs.data.files import read_model
+from fewpairs.data.files import FORMAT_VERSION, read_model
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
 from fewpairs.estimators.corrected import CorrectedTranslator
 from fewpairs.estimators.energy_based import EnergyTranslator
+from fewpairs.estimators.legacy import modernise
 from fewpairs.estimators.mixture import MixtureTranslator
 from fewpairs.estimators.saving import Saved
 
@@ -29,7 +30,7 @@ make_known(MixtureTranslator, SemiSupervisedClassifier, CorrectedTranslator, Ene
 
 
 def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
-    """Reads a model that `save` wrote.
+    """Reads a model that `save` wrote, with this version or an older one.
 
     Arguments:
         path: The file.
@@ -37,6 +38,8 @@ def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
             `potential` of a `CorrectedTranslator` or an `EnergyTranslator`.
     """
     tensors, description = read_model(path)
+    if description["format_version"] < FORMAT_VERSION:
+        tensors, description = modernise(tensors, description)
     kind = description["estimator"]
     if kind not in KINDS:
         for module in MORE:

@@ -5,9 +5,7 @@ suit them, trains an ensemble (one member a fold) and says what it is worth. Eve
 plan (`plans`) in float64 and in the user's units.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -23,17 +21,19 @@ from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.base import ClosedFormTranslator, as_device
 from fewpairs.estimators.learning import learning
+from fewpairs.estimators.mixture_defaults import find_objective, find_options, usual_steps
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.recipes import RECIPES
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, TEXT, Rule, above, instance_of, one_of, whole
-from fewpairs.estimators.saving import SavedEnsemble
+from fewpairs.estimators.saving import FINDINGS, SavedEnsemble
 from fewpairs.estimators.settings import Architecture, Search, Training
-from fewpairs.networks.perceptrons import as_widths
+from fewpairs.estimators.summaries import summarise_mixture
 from fewpairs.plans.conditionals import ConditionalEnsemble
-from fewpairs.plans.ensemble import IGNORES_X, LINEAR, EnsemblePlan
+from fewpairs.plans.costs import SlopeCost
+from fewpairs.plans.ensemble import LINEAR, EnsemblePlan
 from fewpairs.selection.candidates import Candidate, Options
-from fewpairs.selection.choice import Choice, choose, choose_together, resume
-from fewpairs.selection.families.mixture import VALUES, MixtureFamily
+from fewpairs.selection.choice import Choice, choose, resume
+from fewpairs.selection.families.mixture import MixtureFamily
 from fewpairs.selection.judges import Judge
 from fewpairs.selection.trials import Trainer
 from fewpairs.shift.bias import look_for_bias
@@ -41,37 +41,24 @@ from fewpairs.training.clock import Clock
 from fewpairs.training.learners import Settings
 from fewpairs.training.progress import progress_bar
 
-__all__ = ["MixtureTranslator", "fit_together"]
+__all__ = ["MixtureTranslator"]
 
 FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 LEAST_POPULATION = 50  # unpaired rows of each kind that can stand for the population without the pairs' help
-MANY_PAIRS = 1000  # from here on "auto" tries the widest network too: fewer pairs cannot fill it
-MOST_OUTPUTS_FULL = 16  # full atoms hold the square of it each: beyond, "auto" keeps to diagonal ones
-USUAL_STEPS, USUAL_PAIRS = 400, 512  # "auto" takes so many steps for so many pairs, and more for more
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 # What a fitted model remembers besides its tensors; all of it goes into a file as JSON.
 FITTED = (
+    *FINDINGS,
     "bias_",
-    "candidates_",
-    "chosen_",
-    "ended_",
-    "finals_",
     "history_",
     "is_1d_",
-    "n_features_in_",
     "n_folds_",
     "n_outputs_",
     "n_pairs_",
     "n_steps_",
     "n_unpaired_",
     "target_names_",
-    "unpaired_gain_",
-    "unpaired_gain_error_",
-    "validation_score_",
-    "validation_score_error_",
-    "x_gain_",
-    "x_gain_error_",
 )
 PARTS: dict[str, Any] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhood_": Neighbourhood}
 TENSORS = ("fold_keys_", "folds_")
@@ -279,42 +266,13 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     def summary(self) -> str:
         """What was learnt, from what, and how far to trust it, in a paragraph."""
         check_is_fitted(self, "plan_")
-        data = f"{self._about_data()}"
-        if math.isnan(self.validation_score_):
-            return f"{data}; nothing was held out, so nothing is known about how good it is. Training {self.ended_}."
-        idle = {"share", "part"} if self.bias_["is_biased"] else {"share", "part", "emphasis"}
-        settings = ", ".join(f"{name} {value}" for name, value in self.chosen_.items() if name not in idle)
-        judges = ""
-        if self.bias_["is_biased"]:
-            judges = (
-                f" (weighted towards the unpaired x's, like {self.bias_['effective_sample_size']:.0f} pairs from there; "
-                f"{self.bias_['coverage']:.0%} of them lie among the pairs)"
-            )
-        of_unpaired = ""
-        if self.n_unpaired_[1] == 0 < self.n_unpaired_[0] and self.objective != self._objective():
-            of_unpaired = "; the unpaired x's, without unpaired y's, tell nothing about y and helped to scale x alone"
-        elif sum(self.n_unpaired_) > 0:
-            gain = _gain(self.unpaired_gain_, self.unpaired_gain_error_)
-            of_unpaired = f"; the unpaired rows brought {gain} against the best model without them"
-        return (
-            f"{data}. Held-out log-likelihood {_with_error(f'{self.validation_score_:.3f}', self.validation_score_error_)} nats "
-            f"per pair{judges}. x brought {_gain(self.x_gain_, self.x_gain_error_)} against ignoring it{of_unpaired}. Of "
-            f"{len(self.candidates_)} candidates, the ensemble gives the largest share, {self.chosen_['share']:.0%}, to: "
-            f"{settings}; a linear regression has {self.linear_share_:.0%}, and {self.plan_.share(IGNORES_X):.0%} ignore x. "
-            f"Training {self.ended_}."
-        )
+        return summarise_mixture(self)
 
     def _empty_plan(self, config: list[dict[str, Any]]) -> EnsemblePlan:
         return EnsemblePlan.from_config(config).double()
 
     def _objective(self) -> str:
-        """Without unpaired rows, or without weight on them, the marginal objective is the supervised one. Unpaired x's without
-        unpaired y's say nothing about y (they brought 0.01 nats in the battery, and half the noise): they get no weight unless
-        one was given."""
-        n_x, n_y = self.n_unpaired_
-        is_idle = n_y == 0 and (n_x == 0 or isinstance(self.search.unpaired_weight, str))
-        is_supervised = self.objective == "marginal" and (is_idle or self.search.unpaired_weight == 0)
-        return "supervised" if is_supervised else self.objective
+        return find_objective(self.objective, self.search, *self.n_unpaired_)
 
     def _prepare(
         self, samples: Samples, clock: Clock, on_step: Any, *, goes_on: bool = False, is_bias_known: bool = False
@@ -335,7 +293,8 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             own = torch.zeros_like(samples.relevance) if has_plenty else samples.relevance / samples.relevance.mean()
             samples = samples.weigh_own_points(own)
         if not goes_on:
-            self.x_scaler_, self.y_scaler_ = self._scalers(samples)
+            self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight, is_wanted=self.standardise)
+            self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight, is_wanted=self.standardise)
         samples = samples.standardise(self.x_scaler_, self.y_scaler_).to(
             dtype=DTYPES[self.training.dtype], device=device
         )
@@ -351,21 +310,19 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     def _trainer(
         self, samples: Samples, judge: Judge, random: np.random.RandomState, clock: Clock, on_step: Any
     ) -> Trainer:
-        training, architecture, options = self.training, asdict(self.architecture), self._options()
-        usual = round(USUAL_STEPS * float(np.clip((self.n_pairs_ / USUAL_PAIRS) ** 0.4, 1, 5)))
-        longest = usual if self.time_budget is None else 20 * usual  # with a budget, the time is the bound
+        training, architecture, options = self.training, self.architecture, self._options()
+        usual = usual_steps(self.n_pairs_, has_budget=self.time_budget is not None)
         generator = torch.Generator(samples.source.device).manual_seed(int(random.randint(2**31)))
         seed = int(random.randint(2**31))
         family = MixtureFamily(
             samples=samples,
             judge=judge,
             random=random,
-            n_slopes=architecture.pop("n_slopes"),
+            make_cost=self._make_cost,
             n_atoms=self.search.n_atoms,
-            covariances=options["covariance"],
-            start=architecture.pop("start"),
-            start_variance=architecture.pop("start_variance"),
-            cost_options=architecture,
+            covariances=[str(kind) for kind in options["covariance"]],
+            start=architecture.start,
+            start_variance=architecture.start_variance,
             has_linear=() in options["hidden"] and self.objective != "inverse_eot",
         )
         settings = Settings(
@@ -374,27 +331,33 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             one_cycle=training.one_cycle,
             batch_size=training.batch_size,
             pairs_batch_size=training.pairs_batch_size,
-            max_steps=longest if training.max_steps == "auto" else training.max_steps,
+            max_steps=usual if training.max_steps == "auto" else training.max_steps,
             max_grad_norm=training.max_grad_norm,
         )
         return Trainer(family=family, settings=settings, seed=seed, generator=generator, clock=clock, on_step=on_step)
 
+    def _make_cost(self, hidden: tuple[int, ...]) -> SlopeCost:
+        """A cost with fresh random weights; torch's own generator draws them."""
+        return SlopeCost(
+            dim_x=self.n_features_in_,
+            dim_y=self.n_outputs_,
+            n_slopes=self.architecture.n_slopes,
+            hidden=hidden,
+            weight_hidden=self.architecture.weight_hidden,
+            activation=self.architecture.activation,
+            slope_std=self.architecture.slope_std,
+            learn_scale=self.architecture.learn_scale,
+        )
+
     def _options(self) -> Options:
         """For each setting the values to choose from."""
-        options = dict(VALUES)
-        if self.n_outputs_ > MOST_OUTPUTS_FULL:
-            options["covariance"] = ("diagonal",)
-        if self.n_pairs_ < MANY_PAIRS:
-            options["hidden"] = options["hidden"][1:]
-        if not self.bias_["is_biased"]:
-            options["emphasis"] = (0.0,)
-        elif self.objective == "inverse_eot":
-            options["emphasis"] = (1.0,)
-        for name in options:
-            value = getattr(self.search, name)
-            if not (isinstance(value, str) and value == "auto"):
-                options[name] = (as_widths(value) if name == "hidden" else value,)
-        return options
+        return find_options(
+            self.search,
+            self.objective,
+            n_pairs=self.n_pairs_,
+            n_outputs=self.n_outputs_,
+            is_biased=self.bias_["is_biased"],
+        )
 
     def _known_members(self) -> dict[Candidate, list[Any]]:
         """The candidates in the fitted ensemble, and the members of each; none for those that got no share."""
@@ -411,10 +374,6 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
         self.plan_ = choice.plan.cpu().double().eval().requires_grad_(False)  # type: ignore[assignment]
         self.n_folds_, self.folds_ = choice.folds.n_folds, choice.folds.pairs
         log_det = float(self.y_scaler_.scale.log().sum())
-        self.validation_score_, self.validation_score_error_ = choice.score[0] - log_det, choice.score[1]
-        self.candidates_ = [
-            {**asdict(candidate), "score": score - log_det, "error": error} for candidate, score, error in choice.table
-        ]
         trial = choice.winner.trial
         self.history_ = {
             "step": trial.outcome.steps,
@@ -423,50 +382,10 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             "seconds": trial.outcome.seconds,
         }
         self.n_steps_ = trial.best_step
-        self._keep_findings(choice)
+        self._keep_findings(choice, log_det)
         if choice.ended == "diverged":
             warn_user(
                 f"Training met numbers that are not finite and stopped; the best model before, of step {self.n_steps_}, is "
                 "kept. A smaller learning_rate or a larger variance_floor helps.",
                 ConvergenceWarning,
             )
-
-    def _scalers(self, samples: Samples) -> tuple[Scaler, Scaler]:
-        if not self.standardise:
-            return Scaler.none(samples.source), Scaler.none(samples.target)
-        return (
-            Scaler.learn(samples.source, samples.source_weight),
-            Scaler.learn(samples.target, samples.target_weight),
-        )
-
-
-def _gain(gain: float, error: float) -> str:
-    return "an unknown gain (there was no time to find out)" if math.isnan(gain) else _with_error(f"{gain:+.3f}", error)
-
-
-def _with_error(figure: str, error: float) -> str:
-    return f"{figure} (too few pairs for an error bar)" if math.isnan(error) else f"{figure} ± {error:.3f}"
-
-
-def fit_together(models: Sequence[MixtureTranslator], data: Sequence[Mapping[str, Any]]) -> None:
-    """Fits each model to its own data, all of them as one population: the seeds of a study for little more than one.
-
-    Each outcome is that of a fit on its own, up to rounding.
-
-    Arguments:
-        models: They differ in `random_state` alone, and leave nothing to choose: every setting is given, and n_folds is 1.
-        data: For each model the arguments of its `fit`, with equally many rows of each kind.
-    """
-    settings = [{**model.get_params(), "random_state": None} for model in models]
-    if len(models) != len(data) or any(one != settings[0] for one in settings):
-        raise ValueError("fit_together takes one set of data a model, and models that differ in random_state alone.")
-    trainers = []
-    with learning(*models):
-        for model, arguments in zip(models, data, strict=True):
-            model._check_arguments()
-            more_x, more_y = arguments.get("X_unpaired"), arguments.get("Y_unpaired")
-            samples = model._gather(arguments["X"], arguments["y"], X_unpaired=more_x, Y_unpaired=more_y)
-            trainers.append(model._prepare(samples, Clock(model.time_budget), lambda title, done: None))
-        choices = choose_together(trainers, models[0]._options(), models[0]._objective())
-        for model, choice in zip(models, choices, strict=True):
-            model._keep(choice)

@@ -33,11 +33,13 @@ from fewpairs.estimators.saving import Saved
 from fewpairs.estimators.settings import NetworkTraining, Perceptrons
 from fewpairs.training.clock import Clock
 from fewpairs.training.loop import Outcome
+from fewpairs.training.threads import one_thread_if_brief
 
 __all__ = ["COMMON_FITTED", "COMMON_RULES", "NetworkTranslator"]
 
 MOST_ROWS = 2**16  # rows of a network at once
 MOST_NUMBERS = 2**20  # numbers in them: rows of images are long
+FEW_DRAWS = 256  # some 50 ms with a base; chains take longer, and would save little of it by a second thread
 USUAL_STEPS = 1000  # "auto" takes so many steps for up to so many pairs, and more for more
 
 COMMON_RULES: dict[str, Rule] = {
@@ -131,6 +133,23 @@ class NetworkTranslator(Saved, Translator):
     @abstractmethod
     def _learn(self, rows: dict[str, Any], samples: Samples, clock: Clock) -> None:
         """Learns from rows as the user has them, images flattened, and from the same as samples."""
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
+        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
+        shape.
+
+        Without a `random_state` of its own every call draws afresh, whatever the model's.
+        """
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        x, seed = self._standardised(X), int(check_random_state(random_state).randint(2**31))
+        is_brief = len(x) * n_samples <= FEW_DRAWS and as_device(self.device).type == "cpu"
+        with one_thread_if_brief(is_brief):
+            drawn = self._draw(x, n_samples, seed)
+        return self._outputs(drawn * self.y_scaler_.scale + self.y_scaler_.loc)
+
+    @abstractmethod
+    def _draw(self, x: Tensor, n_samples: int, seed: int) -> Tensor:
+        """y's in standardised units, (n_samples, rows, dim_y) in float64."""
 
     @abstractmethod
     def energy(self, X: Any, y: Any) -> np.ndarray:

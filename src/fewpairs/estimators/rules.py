@@ -1,5 +1,6 @@
 """Rules: which values an argument may have, said once, checked when `fit` begins, and told in the error if they are broken."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -42,7 +43,11 @@ class Rule:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and np.isfinite(float(value))
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(float(value))
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_) and int(value) >= least
 
 
 def above(least: float) -> Rule:
@@ -58,10 +63,7 @@ def between(least: float, most: float) -> Rule:
 
 
 def whole(least: int) -> Rule:
-    def accepts(value: Any) -> bool:
-        return isinstance(value, Integral) and not isinstance(value, bool | np.bool_) and value >= least
-
-    return Rule(f"a whole number from {least} on", accepts)
+    return Rule(f"a whole number from {least} on", lambda value: _is_whole(value, least))
 
 
 def one_of(*words: str) -> Rule:
@@ -69,7 +71,8 @@ def one_of(*words: str) -> Rule:
 
 
 def instance_of(*kinds: type) -> Rule:
-    return Rule(" or ".join(f"a {kind.__name__}" for kind in kinds), lambda value: isinstance(value, kinds))
+    names = (f"{'an' if kind.__name__[0].lower() in 'aeiou' else 'a'} {kind.__name__}" for kind in kinds)
+    return Rule(" or ".join(names), lambda value: isinstance(value, kinds))
 
 
 ANYTHING = Rule("anything", lambda value: True)
@@ -81,11 +84,7 @@ SEQUENCE = Rule(
 )
 RANDOM_STATE = Rule(
     "None, a whole number from 0 on or a numpy RandomState",
-    lambda value: (
-        value is None
-        or isinstance(value, np.random.RandomState)
-        or (isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value < 2**32)
-    ),
+    lambda value: value is None or isinstance(value, np.random.RandomState) or (_is_whole(value, 0) and value < 2**32),
 )
 
 

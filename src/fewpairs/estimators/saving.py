@@ -16,7 +16,22 @@ from fewpairs.data.files import write_model
 from fewpairs.estimators.settings import Settings
 from fewpairs.selection.choice import Choice
 
-__all__ = ["Saved", "SavedEnsemble"]
+__all__ = ["FINDINGS", "Saved", "SavedEnsemble"]
+
+# What a choice finds, in the fitted attributes.
+FINDINGS = (
+    "candidates_",
+    "chosen_",
+    "ended_",
+    "finals_",
+    "n_features_in_",
+    "unpaired_gain_",
+    "unpaired_gain_error_",
+    "validation_score_",
+    "validation_score_error_",
+    "x_gain_",
+    "x_gain_error_",
+)
 
 
 class Saved:
@@ -104,8 +119,14 @@ class SavedEnsemble(Saved):
         for candidate in (self.chosen_, *self.finals_, *self.candidates_):
             candidate["hidden"] = tuple(candidate["hidden"])  # JSON knows lists alone
 
-    def _keep_findings(self, choice: Choice) -> None:
-        """What a choice found, in the fitted attributes, and a warning if it was interrupted."""
+    def _keep_findings(self, choice: Choice, log_scale: float = 0.0) -> None:
+        """What a choice found, in the fitted attributes, and a warning if it was interrupted. Scores are brought to the user's
+        units, in which y is larger by a factor whose logarithm is given."""
+        self.validation_score_, self.validation_score_error_ = choice.score[0] - log_scale, choice.score[1]
+        self.candidates_ = [
+            {**asdict(candidate), "score": score - log_scale, "error": error}
+            for candidate, score, error in choice.table
+        ]
         self.unpaired_gain_, self.unpaired_gain_error_ = choice.unpaired_gain
         self.x_gain_, self.x_gain_error_ = choice.x_gain
         self.finals_ = [

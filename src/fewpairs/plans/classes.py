@@ -6,19 +6,18 @@ average prediction over all x's has the classes in the shares of the prior.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from fewpairs.plans.ensemble import Ensemble, Part
-from fewpairs.plans.plan import Plan
+from fewpairs.plans.plan import Config, Cost, Plan, Potential
 
 __all__ = ["ClassCost", "ClassEnsemble", "ClassPlan", "ClassPotential", "Constant", "log_average"]
 
 
-class ClassCost(nn.Module):
+class ClassCost(Cost):
     """Creates the cost c(x, k) = −network(x)_k.
 
     Arguments:
@@ -37,7 +36,7 @@ class ClassCost(nn.Module):
         return -self.network(x).gather(-1, y.long().mT.expand(len(x), -1))
 
 
-class ClassPotential(nn.Module):
+class ClassPotential(Potential):
     """Creates the potential f, one number a class.
 
     Arguments:
@@ -111,15 +110,15 @@ class ClassPlan(Plan):
         return Categorical(logits=self.log_probs(x), validate_args=False)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """What it takes to make a plan with tensors of the same names and sizes, beside the network there is one of."""
         return {"is_constant": isinstance(self.cost.network, Constant)}
 
 
-class ClassEnsemble(Ensemble):
+class ClassEnsemble(Ensemble[ClassPlan]):
     """Creates the average Σ_m share_m p_m(k|x) of several class plans; called, it is the distribution of the class given x."""
 
-    def __init__(self, parts: Sequence[Part], shares: Tensor) -> None:
+    def __init__(self, parts: Sequence[Part[ClassPlan]], shares: Tensor) -> None:
         super().__init__(parts, shares)
         # Convolutions answer twice as fast on a CPU with their channels side by side.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

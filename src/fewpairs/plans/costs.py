@@ -5,12 +5,12 @@ planes in y. Together with a mixture potential it makes a plan in closed form (s
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fewpairs.networks.perceptrons import make_mlp
+from fewpairs.plans.plan import Config, Cost
 
 __all__ = ["SlopeCost", "slope_cost"]
 
@@ -20,7 +20,7 @@ def slope_cost(log_v: Tensor, a: Tensor, y: Tensor) -> Tensor:
     return -torch.logsumexp(log_v + (a @ y.unsqueeze(-1)).squeeze(-1), dim=-1)
 
 
-class SlopeCost(nn.Module):
+class SlopeCost(Cost):
     r"""Creates the cost c(x, y) = −log Σ_m v_m(x) exp⟨a_m(x), y⟩.
 
     Arguments:
@@ -54,7 +54,7 @@ class SlopeCost(nn.Module):
         learn_scale: bool = True,
     ) -> None:
         super().__init__()
-        self.config: dict[str, Any] = {
+        self.config: Config = {
             "dim_x": dim_x,
             "dim_y": dim_y,
             "n_slopes": n_slopes,

@@ -6,7 +6,7 @@ pairs of that fold, and nobody counts places to find it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,17 @@ from torch.distributions import Distribution
 
 from fewpairs.plans.conditionals import ConditionalEnsemble
 from fewpairs.plans.mixture import MixturePlan
+from fewpairs.plans.plan import Config, Plan
 
 __all__ = ["IGNORES_X", "LINEAR", "Ensemble", "EnsemblePlan", "Part"]
+
+Member = TypeVar("Member", bound=Plan)
 
 IGNORES_X = "ignores x"
 LINEAR = "linear"
 
 
-class Part(nn.Module):
+class Part(nn.Module, Generic[Member]):
     """Creates one part of an ensemble.
 
     Arguments:
@@ -29,23 +32,23 @@ class Part(nn.Module):
         members: A plan for each fold, which has not seen its pairs; or one for all.
     """
 
-    def __init__(self, name: str, members: Sequence[nn.Module]) -> None:
+    def __init__(self, name: str, members: Sequence[Member]) -> None:
         super().__init__()
         self.name = name
         self.members = nn.ModuleList(members)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.members)
+    def __iter__(self) -> Iterator[Member]:
+        return iter(cast("Sequence[Member]", self.members))
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def without(self, fold: int) -> "Part":
+    def without(self, fold: int) -> "Part[Member]":
         """The member alone that has not seen a fold."""
-        return Part(self.name, [self.members[fold if len(self) > 1 else 0]])
+        return Part(self.name, [list(self)[fold if len(self) > 1 else 0]])
 
 
-class Ensemble(nn.Module):
+class Ensemble(nn.Module, Generic[Member]):
     """Abstract: several plans averaged, by parts.
 
     Arguments:
@@ -53,20 +56,20 @@ class Ensemble(nn.Module):
         shares: The weight of each part, (parts,); they sum to one, and the members of a part share alike.
     """
 
-    def __init__(self, parts: Sequence[Part], shares: Tensor) -> None:
+    def __init__(self, parts: Sequence[Part[Member]], shares: Tensor) -> None:
         super().__init__()
         self._parts = nn.ModuleList(parts)
         self.shares: Tensor
         self.register_buffer("shares", shares)
 
     @property
-    def parts(self) -> list[Any]:
-        return list(self._parts)
+    def parts(self) -> list[Part[Member]]:
+        return list(cast("Sequence[Part[Member]]", self._parts))
 
     @property
-    def members(self) -> list[Any]:
+    def members(self) -> list[Member]:
         """The plans of all parts, one after the other."""
-        return [member for part in self._parts for member in part]  # type: ignore[union-attr, attr-defined]
+        return [member for part in self.parts for member in part]
 
     @property
     def member_shares(self) -> Tensor:
@@ -75,7 +78,7 @@ class Ensemble(nn.Module):
             [(share / len(part)).expand(len(part)) for share, part in zip(self.shares, self.parts, strict=True)]
         )
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> Part[Member] | None:
         """The part of this name; None if there is none."""
         return next((part for part in self.parts if part.name == name), None)
 
@@ -88,16 +91,16 @@ class Ensemble(nn.Module):
         return type(self)([part.without(fold) for part in self.parts], self.shares)
 
     @property
-    def config(self) -> list[dict[str, Any]]:
+    def config(self) -> list[Config]:
         """What it takes to make an ensemble with tensors of the same names and sizes."""
         return [{"name": part.name, "members": [member.config for member in part]} for part in self.parts]
 
 
-class EnsemblePlan(Ensemble):
+class EnsemblePlan(Ensemble[MixturePlan]):
     """Creates the plan p(y|x) = Σ_k share_k p_k(y|x) of several mixture plans: a mixture of mixtures, still in closed form."""
 
     @classmethod
-    def from_config(cls, config: Sequence[dict[str, Any]]) -> "EnsemblePlan":
+    def from_config(cls, config: Sequence[Config]) -> "EnsemblePlan":
         """An ensemble with random numbers, of the tensors that `config` tells of."""
         parts = [Part(part["name"], [MixturePlan.from_config(**one) for one in part["members"]]) for part in config]
         return cls(parts, torch.ones(len(parts)))

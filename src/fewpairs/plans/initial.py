@@ -79,9 +79,11 @@ def choose_n_atoms(target: Tensor, weight: Tensor, kind: str, random: np.random.
     if len(held) < 2:
         return 1
     rows = target[held[:MAX_ROWS]].double().cpu().numpy()
-    rungs: Sequence[int] = [n for n in N_ATOMS[kind] if n <= most_atoms(len(kept))]
-    scores = [fit_mixture(target[kept], weight[kept], kind, n_atoms, random)[1].score(rows, None) for n_atoms in rungs]
-    return rungs[int(np.argmax(scores))]
+    numbers: Sequence[int] = [n for n in N_ATOMS[kind] if n <= most_atoms(len(kept))]
+    scores = [
+        fit_mixture(target[kept], weight[kept], kind, n_atoms, random)[1].score(rows, None) for n_atoms in numbers
+    ]
+    return numbers[int(np.argmax(scores))]
 
 
 def place_on_samples(

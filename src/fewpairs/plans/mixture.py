@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fewpairs.plans.conditionals import ConditionalMixture, log_partition
 from fewpairs.plans.costs import SlopeCost, slope_cost
-from fewpairs.plans.plan import Plan
+from fewpairs.plans.plan import Config, Plan
 from fewpairs.plans.potentials import ATOMS, MixturePotential
 from fewpairs.plans.products import logsumexp_product
 
@@ -52,7 +52,7 @@ class MixturePlan(Plan):
         return cls(cost, MixturePotential(dim_y=dim_y, n_atoms=n_atoms, covariance=covariance))
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """What it takes to make a plan with tensors of the same names and sizes."""
         kind = next(name for name, kind in ATOMS.items() if kind is self.potential.kind)
         return {**self.cost.config, "n_atoms": len(self.potential.b), "covariance": kind}

@@ -9,20 +9,42 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["Plan"]
+__all__ = ["Config", "Cost", "Plan", "Potential"]
+
+Config = dict[str, Any]  # what JSON can hold of how a plan is made
+
+
+class Cost(nn.Module, ABC):
+    """Abstract: c; `cost(x, y)` is one number a row."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """c(x, y), one number a row."""
+
+    @abstractmethod
+    def between(self, x: Tensor, y: Tensor) -> Tensor:
+        """The cost of every x with every y, (Q, R)."""
+
+
+class Potential(nn.Module, ABC):
+    """Abstract: f; `potential(y)` is one number a row."""
+
+    @abstractmethod
+    def forward(self, y: Tensor) -> Tensor:
+        """f(y), one number a row."""
 
 
 class Plan(nn.Module, ABC):
     """Abstract: a cost and a potential with a normaliser that is known; `plan(x)` is the distribution of y given x.
 
     Attributes:
-        cost: c; cost(x, y) is one number a row, cost.between(x, y) that of every x with every y.
-        potential: f; potential(y) is one number a row.
+        cost: c.
+        potential: f.
         least_effective: So many y's must share the weight of an x before a divergence of p(·|x) can be read off them.
     """
 
-    cost: Any
-    potential: Any
+    cost: Cost
+    potential: Potential
     least_effective: ClassVar[float] = 5.0
 
     @abstractmethod
@@ -40,6 +62,11 @@ class Plan(nn.Module, ABC):
     @abstractmethod
     def log_base(self, x: Tensor, y: Tensor, x_weight: Tensor, y_weight: Tensor) -> Tensor:
         """How probable each y is beside its cost, up to a constant, (R,): softmax over y of log_base − c is p(·|x) on them."""
+
+    @property
+    @abstractmethod
+    def config(self) -> Config:
+        """What it takes to make a plan with tensors of the same names and sizes."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Distribution:

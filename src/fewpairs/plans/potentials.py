@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fewpairs.plans.plan import Potential
 from fewpairs.plans.products import logsumexp_product, logsumexp_quadratic, with_one
 
 __all__ = ["ATOMS", "DiagonalAtoms", "FullAtoms", "MixturePotential", "log_mixture"]
@@ -207,7 +208,7 @@ def log_mixture(atoms: Atoms, y: Tensor) -> Tensor:
     return atoms.log_density(y.reshape(-1, y.shape[-1])).reshape(y.shape[:-1])
 
 
-class MixturePotential(nn.Module):
+class MixturePotential(Potential):
     r"""Creates the potential f(y) = log Σ_n w_n N(y | b_n, B_n).
 
     Arguments:

@@ -1,7 +1,7 @@
 """Candidates: settings that the choice is between; and trials, which are candidates that have been trained and judged."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,9 +10,10 @@ from fewpairs.plans.plan import Plan
 from fewpairs.training.loop import Outcome
 from fewpairs.training.populations import Population
 
-__all__ = ["Candidate", "Options", "Trial"]
+__all__ = ["Candidate", "Options", "Trial", "Value"]
 
-Options = dict[str, tuple[Any, ...]]  # for each setting the values to choose from; one value fixes it
+Value = float | str | tuple[int, ...]  # of a setting
+Options = dict[str, tuple[Value, ...]]  # for each setting the values to choose from; one value fixes it
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,22 @@ class Candidate:
     variance_floor: float = 0.0  # likewise
     emphasis: float = 0.0
 
+    @classmethod
+    def of(cls, objective: str, settings: Mapping[str, Value]) -> "Candidate":
+        """The candidate with these settings."""
+        return cls(objective, **settings)  # type: ignore[arg-type]  # names and values go together
+
+    def moved(self, settings: Mapping[str, Value]) -> "Candidate":
+        """The same with other values of some settings."""
+        return replace(self, **settings)  # type: ignore[arg-type]  # names and values go together
+
     @property
-    def architecture(self) -> tuple[Any, ...]:
+    def architecture(self) -> tuple[Value, ...]:
         """What its plans are made of."""
         return self.objective, self.hidden, self.covariance
 
     @property
-    def stackable(self) -> tuple[Any, ...]:
+    def stackable(self) -> tuple[Value, ...]:
         """Candidates that agree in this can be trained as one population."""
         return *self.architecture, self.adversarial > 0
 

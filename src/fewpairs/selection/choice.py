@@ -1,8 +1,8 @@
 """The choice: which settings suit the data, judged by held-out pairs, and what the winners are worth.
 
 `choose` searches by short trials, trains the best candidates in full, and mixes their members with a linear plan and the best
-model that ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair is scored by
-a member that has not seen it, so all comparisons are of the same pairs.
+model that ignores x, in the shares that explain the held-out pairs best, as far as these are evidence at all. Every pair is
+scored by a member that has not seen it, so all comparisons are of the same pairs.
 """
 
 import copy
@@ -28,7 +28,7 @@ from fewpairs.training.batches import JointDealer
 __all__ = ["LEAST_STEPS", "Choice", "Final", "choose", "choose_together", "resume"]
 
 RESUMED = 0.3  # the step size of training that goes on, as a part of that from the start
-LEAST_STEPS = 100  # a rival that ran out of time before has not been given a chance
+LEAST_STEPS = 100  # a rival that was cut short before has not been given a chance
 LEAST_SHARE = 0.03  # a final trial with less than this is left out of the mixture
 LITTLE = 0.2  # of the score: where no early stop cost less, learning from all pairs was still the better
 # Seconds of a budget that all rounds of the search fit into, and one of them.
@@ -125,7 +125,7 @@ def choose_together(trainers: Sequence[Trainer], options: Options, objective: st
             "Fits can be made together if they leave nothing to choose: give every setting, and n_folds=1."
         )
     only = {name: values[0] for name, values in trainers[0].family.limit(options, objective).items()}
-    candidate = Candidate(objective, **only)
+    candidate = Candidate.of(objective, only)
     members = iter([trainer.family.members(candidate, 1) for trainer in trainers])
     trials = trainers[0].run(
         [candidate] * len(trainers),
@@ -309,4 +309,4 @@ def _optimism(scores: Sequence[Tensor], judge: Judge) -> float:
 
 def _is_trained(trial: Trial) -> bool:
     """Whether it had time enough to be compared with."""
-    return trial.outcome.ended != "out of time" or trial.outcome.steps[-1] >= LEAST_STEPS
+    return trial.outcome.ended not in ("out of time", "interrupted") or trial.outcome.steps[-1] >= LEAST_STEPS

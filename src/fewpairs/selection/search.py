@@ -1,11 +1,10 @@
 """The search: short trials of one objective. Architectures first, then the values next to the best, then their combinations."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import cast
 
-from fewpairs.selection.candidates import Candidate, Options, Trial
+from fewpairs.selection.candidates import Candidate, Options, Trial, Value
 from fewpairs.selection.families.base import Family
 from fewpairs.selection.trials import Stage, Trainer
 
@@ -33,7 +32,7 @@ class SettingsSearch:
         self.n_folds = self.family.judge.folds.enough_for(PAIRS_TO_SEARCH)
         self.trials: list[Trial] = []
         begin = self.family.begin()
-        self.begin = Candidate(objective, **{name: self._nearest(name, begin[name]) for name in options})
+        self.begin = Candidate.of(objective, {name: self._nearest(name, begin[name]) for name in options})
 
     def run(self, start: float, end: float, time_part: float) -> bool:
         """Runs all rounds. Says whether it was interrupted.
@@ -80,23 +79,23 @@ class SettingsSearch:
         if not winners:
             return [self.begin]
         smoother = [
-            replace(winners[0], **{name: value})
+            winners[0].moved({name: value})
             for name in ("unpaired_weight", "smoothing")
             for value in self._next_to(winners[0], name)[-1:]
             if value > getattr(winners[0], name)
         ]
         emphasised = [
-            replace(winners[0], emphasis=value) for value in self.options["emphasis"] if value != winners[0].emphasis
+            winners[0].moved({"emphasis": value}) for value in self.options["emphasis"] if value != winners[0].emphasis
         ]
         return [*winners, *smoother, *emphasised]
 
-    def _nearest(self, name: str, value: Any) -> Any:
+    def _nearest(self, name: str, value: Value) -> Value:
         values = self.options[name]
         if value in values or name in ARCHITECTURE:
             return value if value in values else values[-1]
-        return min(values, key=lambda other: abs(other - value))
+        return min(values, key=lambda other: abs(cast(float, other) - cast(float, value)))
 
-    def _next_to(self, candidate: Candidate, name: str) -> list[Any]:
+    def _next_to(self, candidate: Candidate, name: str) -> list[Value]:
         values = self.options[name]
         place = values.index(getattr(candidate, name))
         return [values[near] for near in (place - 1, place + 1) if 0 <= near < len(values)]
@@ -104,16 +103,16 @@ class SettingsSearch:
     def _steps_from(self, candidate: Candidate) -> Iterable[Candidate]:
         """The candidates one step away on the grid."""
         for name in self.family.grid:
-            yield from (replace(candidate, **{name: value}) for value in self._next_to(candidate, name))
+            yield from (candidate.moved({name: value}) for value in self._next_to(candidate, name))
 
     def _architectures(self) -> Iterable[Candidate]:
         names = [name for name in ARCHITECTURE if name in self.options]
         for values in product(*(self.options[name] for name in names)):
-            begin = replace(self.begin, **dict(zip(names, values, strict=True)))
+            begin = self.begin.moved(dict(zip(names, values, strict=True)))
             yield begin
-            yield from (replace(begin, unpaired_weight=less) for less in self._next_to(begin, "unpaired_weight")[:1])
+            yield from (begin.moved({"unpaired_weight": less}) for less in self._next_to(begin, "unpaired_weight")[:1])
             narrow = self.family.narrow(begin)
-            yield replace(begin, **{name: self._nearest(name, getattr(narrow, name)) for name in self.family.grid})
+            yield begin.moved({name: self._nearest(name, getattr(narrow, name)) for name in self.family.grid})
 
     def _neighbours(self) -> Iterable[Candidate]:
         return self._steps_from(best_of(self.trials, self.family).candidate)
@@ -124,17 +123,17 @@ class SettingsSearch:
         best = best_of(self.trials, self.family).candidate
         together = best
         for name in self.family.grid:
-            together = replace(together, **{name: self._best_value(name, best)})
+            together = together.moved({name: self._best_value(name, best)})
         yield together
         yield from self._steps_from(together)
         if len(self.options["adversarial"]) > 1 and self.objective == "marginal":
-            yield replace(together, adversarial=self.options["adversarial"][1])
-        yield from (replace(together, emphasis=value) for value in self.options["emphasis"])
+            yield together.moved({"adversarial": self.options["adversarial"][1]})
+        yield from (together.moved({"emphasis": value}) for value in self.options["emphasis"])
 
-    def _best_value(self, name: str, best: Candidate) -> Any:
+    def _best_value(self, name: str, best: Candidate) -> Value:
         """The value that did best in any candidate that is like the best one in at least one other setting of the grid."""
         others = [other for other in self.family.grid if other != name]
-        by_value: dict[Any, list[float]] = {}
+        by_value: dict[Value, list[float]] = {}
         for trial in self.trials:
             n_same = sum(getattr(trial.candidate, other) == getattr(best, other) for other in others)
             if trial.candidate.architecture == best.architecture and n_same >= min(len(others), 1):

@@ -16,12 +16,13 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from fewpairs.data.checks import warn_user
+from fewpairs.data.repeats import find_repeats, first_of_each
 from fewpairs.shift.ratios import compare_samples, effective_size, estimate_density_ratio
 
 __all__ = ["Bias", "find_coverage", "look_for_bias", "temper"]
 
 LEVEL = 0.01  # a p-value below it is taken as bias
-LEAST_ROWS = 10  # of pairs and of unpaired x's: fewer cannot tell
+LEAST_ROWS = 10  # of pairs, repeats of an x being one, and of unpaired x's: fewer cannot tell
 LEAST_EFFECTIVE = 0.1  # below this part of the pairs, they hardly overlap with the population
 ENOUGH_COVERED = 0.8  # of the population: a model reaches a little beyond its pairs
 MOST_ROWS = 2000  # of the population that are looked at for it
@@ -89,7 +90,8 @@ def temper(relevance: np.ndarray) -> np.ndarray:
 
 
 def find_coverage(pairs_x: np.ndarray, unpaired_x: np.ndarray) -> float:
-    """The part of the unpaired x's that are as near to a pair as some pair is to its nearest fellow."""
+    """The part of the unpaired x's that are as near to a pair as some pair is to its nearest fellow, which is no repeat of it."""
+    pairs_x = pairs_x[first_of_each(find_repeats(pairs_x, unpaired_x))]
     some = unpaired_x[np.random.default_rng(0).permutation(len(unpaired_x))[:MOST_ROWS]]
     spread = unpaired_x.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
@@ -111,12 +113,13 @@ def look_for_bias(
     """
     n_pairs = len(pairs_x)
     none = Bias(False, float("nan"), np.ones(n_pairs), float(n_pairs), 0)
+    n_places = _count_places(pairs_x, unpaired_x)
     if relevance is not None:
         if pairs_are == "representative":
             raise ValueError(
                 'relevance says how biased the pairs are, and pairs_are="representative" that they are not: leave one out.'
             )
-        has_enough = min(n_pairs, len(unpaired_x)) >= LEAST_ROWS
+        has_enough = min(n_places, len(unpaired_x)) >= LEAST_ROWS
         coverage = find_coverage(pairs_x, unpaired_x) if has_enough else 1.0
         found = Bias(True, none.p_value, relevance / relevance.mean(), effective_size(relevance), 0, coverage)
         _warn_of_gaps(found)
@@ -127,10 +130,10 @@ def look_for_bias(
         raise ValueError(
             'pairs_are="biased" needs X_unpaired: rows of the population that the pairs are a biased part of. None came.'
         )
-    if min(n_pairs, len(unpaired_x)) < LEAST_ROWS:
+    if min(n_places, len(unpaired_x)) < LEAST_ROWS:
         if pairs_are == "biased":
             warn_user(
-                f"{n_pairs} pairs and {len(unpaired_x)} unpaired x's are too few to estimate how biased the pairs are; "
+                f"Pairs at {n_places} x's and {len(unpaired_x)} unpaired x's are too few to estimate how biased the pairs are; "
                 "they all count alike."
             )
         return none
@@ -148,6 +151,11 @@ def look_for_bias(
             'pairs_are="biased" says that you know, "representative" that it does not matter.'
         )
     return found
+
+
+def _count_places(pairs_x: np.ndarray, unpaired_x: np.ndarray) -> int:
+    """How many x's the pairs have, repeats being one."""
+    return len(pairs_x) if len(unpaired_x) == 0 else int(find_repeats(pairs_x, unpaired_x).max()) + 1
 
 
 def _warn_of_gaps(bias: Bias) -> bool:

@@ -25,6 +25,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils import check_random_state, check_scalar
 
 from fewpairs.data import checks
+from fewpairs.data.repeats import find_repeats, first_of_each
 
 __all__ = ["DensityRatio", "compare_samples", "effective_size", "estimate_density_ratio"]
 
@@ -42,9 +43,10 @@ class DensityRatio:
     """An estimated ratio of two densities.
 
     Attributes:
-        weights: The ratio at the denominator's rows, clipped and scaled to a mean of one.
+        weights: The ratio at the denominator's rows, clipped and scaled to a mean of one. Repeats of a row share the weight that
+            it has if it comes once.
         effective_sample_size: (Σ weights)² / Σ weights²: so many rows of equal weight say as much about a mean.
-        n_clipped: How many weights were cut at the largest one allowed.
+        n_clipped: How many weights were cut at the largest one allowed; repeats are one.
         overlap: The part of the numerator's distribution that lies where the denominator has rows, at most one: the mean ratio
             at these rows before it was scaled.
         ratio: The ratio at new rows, neither clipped nor scaled: an array (rows, columns) → (rows,).
@@ -94,10 +96,13 @@ def estimate_density_ratio(
     """
     check_scalar(largest, "largest", Real, min_val=1)
     above, below = _two_samples(numerator, "numerator", denominator, "denominator")
+    # A repeat in another fold would tell what a classifier should not have seen, so each fold has different rows alone.
+    number = find_repeats(below, above)
+    above, below = above[first_of_each(find_repeats(above, below))], below[first_of_each(number)]
     if min(len(above), len(below)) < N_FOLDS:
         raise ValueError(
-            f"A ratio needs at least {N_FOLDS} rows of each sample, but {len(above)} and {len(below)} came. With so few, take "
-            "all weights as equal."
+            f"A ratio needs at least {N_FOLDS} rows of each sample that differ, but {len(above)} and {len(below)} came. With so "
+            "few, take all weights as equal."
         )
     random = check_random_state(random_state)
     if isinstance(method, str) and method == "least_squares":
@@ -114,6 +119,7 @@ def estimate_density_ratio(
         classifier = _quadratic(above.shape[1]) if isinstance(method, str) else method
         values, ratio = _classify(above, below, classifier, random)
     weights, n_clipped = _clip(values, largest)
+    weights = (weights / np.bincount(number))[number] * (len(number) / len(below))
     overlap, names = min(float(values.mean()), 1.0), checks.column_names(checks.unwrap(numerator))
     return DensityRatio(weights, effective_size(weights), n_clipped, overlap, ratio, above.shape[1], names)
 
@@ -129,7 +135,7 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
 
     A linear classifier on squares and products scores rows that it has not seen, and the statistic is how well its scores go with
     the labels. Labels dealt out anew have the same chance under the hypothesis. The scores are linear in the labels, so all
-    permutations are one matrix product.
+    permutations are one matrix product. Repeats of a row are one row: the years of a station were not drawn one by one.
 
     Arguments:
         rows: One sample, (n, columns).
@@ -138,6 +144,7 @@ def compare_samples(rows: Any, others: Any, *, random_state: int | np.random.Ran
     """
     random = check_random_state(random_state)
     x, y = (_some(sample, random) for sample in _two_samples(rows, "rows", others, "others"))
+    x, y = x[first_of_each(find_repeats(x, y))], y[first_of_each(find_repeats(y, x))]
     both = np.concatenate([x, y])
     known = make_pipeline(*_features(both.shape[1])).fit_transform(both)
     label = (np.arange(len(both)) < len(x)) - len(x) / len(both)

@@ -5,8 +5,7 @@ them. Recorded once, they are launched as one. What is recorded must not wait fo
 same places every time.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -67,14 +66,14 @@ class Recorder:
     does the same."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Graphed] = {}
+        self._known: dict[tuple[object, ...], Graphed] = {}
 
     def __call__(
         self,
         function: Callable[..., tuple[Tensor, ...]],
         inputs: tuple[Tensor, ...],
         generator: torch.Generator | None,
-        name: Any = None,
+        name: Hashable = None,
     ) -> Graphed:
         """The recording for inputs of these shapes; functions that do not do the same need different names."""
         key = (name, *(tensor.shape for tensor in inputs))

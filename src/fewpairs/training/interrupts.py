@@ -11,11 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
 import torch
 
 __all__ = ["Interrupts", "deferred_interrupts", "ends_early", "stop_if_asked"]
+
+
+class Ends(Protocol):
+    """What says how it ended."""
+
+    ended: str
 
 
 class Interrupts:
@@ -80,7 +86,7 @@ def stop_if_asked() -> None:
 
 
 @contextmanager
-def ends_early(loop: Any) -> Iterator[None]:
+def ends_early(loop: Ends) -> Iterator[None]:
     """Ends a loop on KeyboardInterrupt, and has its `ended` say so. The second Ctrl-C ends more than the loop."""
     try:
         yield

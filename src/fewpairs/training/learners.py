@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,22 @@ from fewpairs.training.loop import one_cycle
 from fewpairs.training.populations import Population
 from fewpairs.training.smoothing import Smoothing
 
-__all__ = ["NetworkLearner", "PopulationLearner", "Settings", "Step", "descend", "energy_scores", "score_held_out"]
+__all__ = [
+    "Batch",
+    "NetworkLearner",
+    "PopulationLearner",
+    "Settings",
+    "Step",
+    "descend",
+    "energy_scores",
+    "score_held_out",
+]
 
 PARTS = ("cost", "potential")  # of a plan, each with a step size of its own
 MAX_SKIPPED = 20  # steps in a row without a finite gradient: by then the parameters themselves are beyond repair
 
-Step = Callable[[Any], Mapping[str, Tensor]]  # one step with a minibatch; the losses it saw, by name
+Batch = TypeVar("Batch")
+Step = Callable[[Batch], Mapping[str, Tensor]]  # one step with a minibatch; the losses it saw, by name
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,7 @@ def _tame(parameters: list[Tensor], losses: Tensor, max_norm: float | None) -> T
     return is_finite
 
 
-class NetworkLearner:
+class NetworkLearner(Generic[Batch]):
     """Creates the learner of networks that take steps of their own making.
 
     Arguments:
@@ -190,7 +200,7 @@ class NetworkLearner:
 
     n_candidates = 1
 
-    def __init__(self, networks: nn.Module, take_step: Step, batches: Iterator[Any]) -> None:
+    def __init__(self, networks: nn.Module, take_step: Step[Batch], batches: Iterator[Batch]) -> None:
         self.networks, self.take_step, self.batches = networks, take_step, batches
         self.losses: Mapping[str, Tensor] = {}
         self.best = copy.deepcopy(networks.state_dict())
@@ -220,7 +230,7 @@ class NetworkLearner:
         self.networks.eval()
 
 
-def descend(optimizer: torch.optim.Optimizer, loss: Callable[[Samples], Tensor]) -> Step:
+def descend(optimizer: torch.optim.Optimizer, loss: Callable[[Samples], Tensor]) -> Step[Samples]:
     """The step of a method that has one loss and minimises it."""
 
     def step(batch: Samples) -> dict[str, Tensor]:

@@ -246,9 +246,10 @@ class _Run:
         # Whoever interrupts is in a hurry.
         elif self.outcome.ended != "interrupted" or self.budget.look_cost == 0 or not has_looked:
             self.look()
-        loss, least, too_far = -float(self.outcome.means[-1][0]), -float(self.best_mean[0]), self.budget.too_far
-        if self.outcome.ended == "finished" and too_far < math.inf and loss > too_far * least:
-            self.outcome.ended = "diverged"
+        if self.outcome.ended == "finished" and self.budget.too_far < math.inf:
+            loss, least = -float(self.outcome.means[-1][0]), -float(self.best_mean[0])
+            if loss > self.budget.too_far * least:
+                self.outcome.ended = "diverged"
 
     def elapsed(self) -> float:
         return time.perf_counter() - self.start

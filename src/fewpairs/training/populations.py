@@ -81,7 +81,7 @@ class Population:
         self.buffers = {name: tensor.to(device) for name, tensor in self.buffers.items()}
         return self
 
-    def plan(self, member: int) -> Any:
+    def plan(self, member: int) -> Plan:
         """One member, as a plan of its own."""
         plan = copy.deepcopy(self._template)
         plan.load_state_dict({name: tensor[member] for name, tensor in (self.parameters | self.buffers).items()})

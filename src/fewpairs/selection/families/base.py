@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from fewpairs.data.samples import Samples
 from fewpairs.plans.ensemble import Ensemble, Part
 from fewpairs.plans.plan import Plan
-from fewpairs.selection.candidates import Candidate, Options
+from fewpairs.selection.candidates import Candidate, Options, Value
 from fewpairs.selection.judges import Judge
 from fewpairs.training import objectives
 
@@ -44,7 +44,7 @@ class Family(ABC):
         self._seeds = self.random.randint(2**31, size=self.judge.folds.n_folds)
 
     @abstractmethod
-    def begin(self) -> dict[str, Any]:
+    def begin(self) -> dict[str, Value]:
         """Where the search begins: a value for each setting."""
 
     def limit(self, options: Options, objective: str) -> Options:

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fewpairs.plans.classes import ClassCost, ClassEnsemble, ClassPlan, ClassPotential, Constant
 from fewpairs.plans.ensemble import Part
-from fewpairs.selection.candidates import Candidate, Options
+from fewpairs.selection.candidates import Candidate, Options, Value
 from fewpairs.selection.families.base import Family
 from fewpairs.training.objectives import decisive_marginal
 
@@ -32,13 +32,13 @@ class ClassFamily(Family):
     make_network: Callable[[tuple[int, ...]], nn.Module]
     log_prior: Tensor
     decisiveness: float
-    first: dict[str, Any]
+    first: dict[str, Value]
 
     grid = ("adversarial",)
     tie = 1.0  # labels judge a radius badly
     learns_anew = True  # where labels are few, each member would miss those that judged it
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self) -> dict[str, Value]:
         return self.first
 
     def limit(self, options: Options, objective: str) -> Options:
@@ -65,4 +65,4 @@ class ClassFamily(Family):
 
     def roughness(self, candidate: Candidate) -> tuple[float, ...]:
         """Where the search began is plainest."""
-        return (abs(candidate.adversarial - self.first["adversarial"]),)
+        return (abs(candidate.adversarial - cast(float, self.first["adversarial"])),)

@@ -1,9 +1,8 @@
 """Mixture plans: slope costs, and potentials whose atoms begin where all y's are."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from fewpairs.plans.linear import LEAST_PAIRS, fit_linear
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.plans.plan import Plan
 from fewpairs.plans.potentials import log_mixture
-from fewpairs.selection.candidates import Candidate, Options
+from fewpairs.selection.candidates import Candidate, Options, Value
 from fewpairs.selection.families.base import Family
 
 __all__ = ["VALUES", "MixtureFamily"]
@@ -42,19 +41,17 @@ class MixtureFamily(Family):
     """Makes mixture plans.
 
     Attributes:
-        n_slopes: The slopes of the cost.
+        make_cost: hidden widths → a cost with fresh random weights.
         n_atoms: The atoms of the potential, or "auto".
         covariances: The kinds of atoms that can be chosen.
-        cost_options: More arguments of `SlopeCost`.
         start: "mixture" or "samples": where atoms begin.
         start_variance: That of atoms on samples.
         has_linear: Whether the linear plan may join the mixture.
     """
 
-    n_slopes: int
+    make_cost: Callable[[tuple[int, ...]], SlopeCost]
     n_atoms: int | str
     covariances: Sequence[str]
-    cost_options: dict[str, Any]
     start: str
     start_variance: float
     has_linear: bool = False
@@ -67,7 +64,7 @@ class MixtureFamily(Family):
         self._n_atoms_of_kind: dict[str, int] = {}
         self._ignoring_x: tuple[MixturePlan, Tensor, float] | None = None
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self) -> dict[str, Value]:
         """Good settings for some hundred pairs; more of them need less smoothing, less of a floor, and less of the unpaired
         rows."""
         plenty = max(len(self.samples.pairs_x) / 128, 1.0)
@@ -153,11 +150,5 @@ class MixtureFamily(Family):
         return self._n_atoms_of_kind[kind]
 
     def member(self, candidate: Candidate, fold: int) -> MixturePlan:
-        cost = SlopeCost(
-            dim_x=self.samples.source.shape[1],
-            dim_y=self.samples.target.shape[1],
-            n_slopes=self.n_slopes,
-            hidden=candidate.hidden,
-            **self.cost_options,
-        )
+        cost = self.make_cost(candidate.hidden)
         return MixturePlan(cost, self.initial_atoms(candidate.covariance)[fold].potential(candidate.variance_floor))

@@ -17,7 +17,7 @@ import torch
 from fewpairs import metrics
 from fewpairs.datasets.made import AnalyticSwissRoll, Problem, SwissRoll
 from fewpairs.estimators.base import Translator
-from fewpairs.estimators.mixture import fit_together
+from fewpairs.estimators.together import fit_together
 from fewpairs.studies.cells import Cell, Outcome, Store
 from fewpairs.studies.methods import METHODS
 from fewpairs.studies.settings import with_settings
