@@ -24,10 +24,8 @@ NAMES = {
 }
 WITHOUT = next(one for one in CORRECTIONS if one.name == NONE)
 SHIPPED = next(one for one in CORRECTIONS if one.name == AS_SHIPPED)
-AS_TOLD, AS_TOLD_TRUE = (one for one in CORRECTIONS if one.name == "biased, as told")
+AS_TOLD = next(one for one in CORRECTIONS if one.name == "biased, as told" and one.ratio == "estimated")
 PAIRS, PAIRS_TRUE = (one for one in CORRECTIONS if one.name == "weighted pairs")
-
-
 Columns = dict[float, dict[str, list[float]]]  # by strength of the bias and correction: one NLL a draw
 
 
