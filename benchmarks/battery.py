@@ -51,31 +51,10 @@ def make_problem(seed: int) -> Problem:
     noise = str(random.choice(["normal", "heavy"], p=[0.75, 0.25]))
 
     n_rows = n_pairs + n_source + n_target + N_FRESH
-    centres = 1.5 * random.normal(size=(random.integers(1, 6), dim_x))
-    x = centres[random.integers(len(centres), size=n_rows)] + random.normal(size=(n_rows, dim_x))
-    inner = x @ random.normal(size=(dim_x, dim_y)) / np.sqrt(dim_x)
-    level = random.choice([0.1, 0.3, 1.0])
-    error = random.normal(size=(n_rows, dim_y)) if noise == "normal" else random.standard_t(2, size=(n_rows, dim_y))
-    y = {
-        "none": np.zeros_like(inner),
-        "linear": inner,
-        "curved": np.sin(1.5 * inner),
-        "branches": np.where(random.random((n_rows, 1)) < 0.5, inner, -inner),
-        "spread": np.zeros_like(inner),
-    }[relation] + level * error * (np.exp(inner / 2) if relation == "spread" else 1.0)
-
+    x, y = draw_rows(random, n_rows, dim_x, dim_y, relation, noise)
     awkward = [str(name) for name in random.choice(["integers", "constant", "twice", "heavy", ""], size=2)]
     for name in awkward:
-        column = int(random.integers(dim_x))
-        if name == "integers":
-            x[:, column], y[:, 0] = np.round(2 * x[:, column]), np.round(2 * y[:, 0])
-        if name == "heavy":
-            x[:, column] = np.sinh(np.clip(x[:, column], -20, 20))  # twice in a column, it would overflow
-        if name == "constant":
-            x[:, column] = 3.0
-        if name == "twice":
-            x = np.concatenate([x, x[:, column : column + 1]], axis=1)
-            y = np.concatenate([y, y[:, :1] + 1e-3 * random.normal(size=(n_rows, 1))], axis=1)
+        x, y = make_awkward(random, name, x, y, dim_x)
     y = y + 0.02 * random.normal(size=y.shape) * ("integers" not in awkward)  # some true width in every direction
     x, y = (
         rows * 10 ** random.uniform(-6, 6, size=rows.shape[1]) + random.normal(size=rows.shape[1]) for rows in (x, y)
@@ -93,6 +72,42 @@ def make_problem(seed: int) -> Problem:
         x[parts[3]],
         y[parts[3]],
     )
+
+
+def draw_rows(
+    random: np.random.Generator, n_rows: int, dim_x: int, dim_y: int, relation: str, noise: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """x's in a few heaps, and y's that stand in this relation to them."""
+    centres = 1.5 * random.normal(size=(random.integers(1, 6), dim_x))
+    x = centres[random.integers(len(centres), size=n_rows)] + random.normal(size=(n_rows, dim_x))
+    inner = x @ random.normal(size=(dim_x, dim_y)) / np.sqrt(dim_x)
+    level = random.choice([0.1, 0.3, 1.0])
+    error = random.normal(size=(n_rows, dim_y)) if noise == "normal" else random.standard_t(2, size=(n_rows, dim_y))
+    y = {
+        "none": np.zeros_like(inner),
+        "linear": inner,
+        "curved": np.sin(1.5 * inner),
+        "branches": np.where(random.random((n_rows, 1)) < 0.5, inner, -inner),
+        "spread": np.zeros_like(inner),
+    }[relation] + level * error * (np.exp(inner / 2) if relation == "spread" else 1.0)
+    return x, y
+
+
+def make_awkward(
+    random: np.random.Generator, name: str, x: np.ndarray, y: np.ndarray, dim_x: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows with one of their first columns as tables have them."""
+    column = int(random.integers(dim_x))
+    if name == "integers":
+        x[:, column], y[:, 0] = np.round(2 * x[:, column]), np.round(2 * y[:, 0])
+    if name == "heavy":
+        x[:, column] = np.sinh(np.clip(x[:, column], -20, 20))  # twice in a column, it would overflow
+    if name == "constant":
+        x[:, column] = 3.0
+    if name == "twice":
+        x = np.concatenate([x, x[:, column : column + 1]], axis=1)
+        y = np.concatenate([y, y[:, :1] + 1e-3 * random.normal(size=(len(y), 1))], axis=1)
+    return x, y
 
 
 def run_problem(seed: int, *, max_steps: int | Literal["auto"] = "auto", n_threads: int = 1) -> dict[str, Any]:
@@ -159,7 +174,12 @@ def describe(outcomes: list[dict[str, Any]]) -> str:
     ]
     for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
         lines.append(f"{low:6.2f} to {high:5.2f}  {'█' * round(60 * count / len(outcomes))} {count}")
-    lines += ["", "the worst:"] + [
+    return "\n".join([*lines, *describe_parts(outcomes)])
+
+
+def describe_parts(outcomes: list[dict[str, Any]]) -> list[str]:
+    """The worst problems, and problems by the unpaired rows that they have."""
+    lines = ["", "the worst:"] + [
         f"  {outcome['gain_over_better']:+.3f} ± {outcome['error']:.3f}  problem {outcome['seed']}: {outcome['kind']}"
         for outcome in sorted(outcomes, key=lambda outcome: outcome["gain_over_better"])[:8]
     ]
@@ -171,7 +191,7 @@ def describe(outcomes: list[dict[str, Any]]) -> str:
         f"{np.mean([np.clip(outcome['gain_over_supervised'], -2, 2) for outcome in some]):+.3f}"
         for name, some in sorted(kinds.items())
     ]
-    return "\n".join(lines)
+    return lines
 
 
 def unpaired_rows(kind: str) -> str:

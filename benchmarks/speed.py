@@ -183,6 +183,15 @@ def main() -> None:
     console.print(
         f"fewpairs {fewpairs.__version__}, torch {torch.__version__}, Python {platform.python_version()}, {cores} cores"
     )
+    console.print(table_of_steps())
+    console.print(table_of_use(100_000))
+    console.print(table_of_marginals([10_000, *([100_000] if options.long else [])]))
+    if options.fits:
+        console.print(table_of_sizes())
+        console.print(table_of_races())
+
+
+def table_of_steps() -> Table:
     table = Table("rows, N, M, D", "", "plain", "product", "faster", "plain MB", "product MB", "smaller")
     table.title = "One step of the paper's loss, matrix-product form against a rows × M × N × D tensor"
     for index, (*size, with_gradient) in enumerate(SIZES):
@@ -199,25 +208,24 @@ def main() -> None:
             f"{fast['megabytes']:.1f}",
             f"{slow['megabytes'] / fast['megabytes']:.0f} ×",
         )
-    console.print(table)
+    return table
 
-    n_rows = 100_000
+
+def table_of_use(n_rows: int) -> Table:
     speeds = alone("use", n_rows)
     title = f"A fitted ensemble of {speeds.pop('members'):.0f} members, two outputs, at {n_rows:,} rows"
     table = Table("", "per second", title=title)
     for name, speed in speeds.items():
         table.add_row(name, f"{speed:,.0f}")
-    console.print(table)
+    return table
 
-    sizes = [(10_000, 8), *([(100_000, 8)] if options.long else [])]
+
+def table_of_marginals(sizes: list[int], n_slopes: int = 8) -> Table:
     table = Table("target × source", "M", "seconds", "peak MB", title="log p̂(y) with its gradient, block by block")
-    for rows, n_slopes in sizes:
+    for rows in sizes:
         cost = run_alone("marginal", (rows, n_slopes), dict(os.environ))
         table.add_row(f"{rows:,} × {rows:,}", str(n_slopes), f"{cost['seconds']:.1f}", f"{cost['megabytes']:.0f}")
-    console.print(table)
-    if options.fits:
-        console.print(table_of_sizes())
-        console.print(table_of_races())
+    return table
 
 
 def table_of_sizes() -> Table:

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from fewpairs.cli.app import app
 from fewpairs.studies.biased_pairs import page as biased_pairs_page
 from fewpairs.studies.biased_pairs.fits import CORRECTIONS, FULL, TINY, Fit, Plan, SwissRollWorld
-from fewpairs.studies.cells import Outcomes, Store, run_study
+from fewpairs.studies.cells import Outcomes, Store
+from fewpairs.studies.running import run_study
 
 
 @pytest.fixture(scope="module")

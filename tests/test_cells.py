@@ -11,7 +11,12 @@ import pytest
 import torch
 
 import fewpairs
-from fewpairs.studies.cells import Cell, Outcomes, Store, run_cells
+from fewpairs import MixtureTranslator
+from fewpairs.studies.cells import Cell, Outcomes, Store, StudyPlan
+from fewpairs.studies.mnist import fits as mnist
+from fewpairs.studies.running import run_cells
+from fewpairs.studies.settings import with_settings
+from fewpairs.studies.swiss_roll import fits as swiss_roll
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,23 @@ def test_packed_cells_are_not_run_again_elsewhere(marks: Path, tmp_path: Path) -
     outcomes = run_cells(cells, elsewhere, n_jobs=1)
     assert runs(marks) == [1, 2, 3]
     assert [outcomes[cell]["square"] for cell in cells] == [1, 4, 9]
+
+
+@pytest.mark.parametrize(
+    "room, plan", [("mnist", mnist.Plan(mnist.FULL)), ("swiss-roll-networks", swiss_roll.Plan(swiss_roll.FULL))]
+)
+def test_packed_fits_of_the_documentation_are_still_taken(room: str, plan: StudyPlan, tmp_path: Path) -> None:
+    """Their names hold a digest of all that describes them: were that to change, they would have to be run again."""
+    packed, store = Path(__file__).parents[1] / "docs" / room / "fits.jsonl", Store(tmp_path)
+    n_packed = store.unpack(packed)
+    assert n_packed == sum(store.read(fit) is not None for fit in dict.fromkeys(plan.fits())) > 40
+
+
+def test_a_setting_is_found_wherever_an_estimator_keeps_it() -> None:
+    model = with_settings(MixtureTranslator(), {"max_steps": 5, "hidden": (), "n_slopes": 2, "n_folds": 3})
+    assert (model.training.max_steps, model.search.hidden, model.architecture.n_slopes, model.n_folds) == (5, (), 2, 3)
+    with pytest.raises(ValueError, match="no_such_thing"):
+        with_settings(MixtureTranslator(), {"no_such_thing": 5})
 
 
 def test_a_packed_cell_that_was_changed_is_run_again(marks: Path, tmp_path: Path) -> None:

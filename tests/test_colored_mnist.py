@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
 from fewpairs.datasets.real import color_digits, hues_of, make_glyphs
-from fewpairs.studies.cells import Outcomes, run_study
+from fewpairs.studies.cells import Outcomes
 from fewpairs.studies.colored_mnist.fits import (
     COMPONENTS,
     METHODS,
@@ -20,6 +20,7 @@ from fewpairs.studies.colored_mnist.fits import (
     draw_colored,
     make_neural,
 )
+from fewpairs.studies.running import run_study
 
 DIGITS = make_glyphs(300, seed=1)
 

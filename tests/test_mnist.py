@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
-from fewpairs.studies.cells import Outcomes, run_study
+from fewpairs.studies.cells import Outcomes
 from fewpairs.studies.mnist import page as mnist_page
 from fewpairs.studies.mnist.fits import (
     BOUNDED,
@@ -25,6 +25,7 @@ from fewpairs.studies.mnist.fits import (
     Plan,
 )
 from fewpairs.studies.mnist.page import _Numbers
+from fewpairs.studies.running import run_study
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
 from fewpairs.estimators.mixture import MixtureTranslator
-from fewpairs.studies.cells import Outcomes, Store, run_study
+from fewpairs.studies.cells import Outcomes, Store
 from fewpairs.studies.comparisons import is_behind, tied_for_best
 from fewpairs.studies.methods import METHODS, Method, register
+from fewpairs.studies.running import run_study
 from fewpairs.studies.swiss_roll import page as swiss_roll_page
+from fewpairs.studies.swiss_roll.around import _worth
 from fewpairs.studies.swiss_roll.cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
 from fewpairs.studies.swiss_roll.fits import FULL, NETWORKS, OURS, TINY, Plan
 
@@ -89,7 +91,7 @@ def test_a_cell_can_be_repeated_bit_for_bit(study: tuple[Path, Plan, Outcomes]) 
     assert {**again, "seconds": 0, "made_with": found["made_with"]} == {**found, "seconds": 0}
 
 
-def test_the_plan_is_the_issue_s() -> None:
+def test_the_plan_has_the_papers_sizes_and_shares_its_fits() -> None:
     plan = Plan(FULL)
     assert FULL.sizes == ((128, 1024), (16_000, 16_000)) and FULL.n_points == 30 and FULL.n_draws == 1024
     assert {key[1:] for key in plan.ablation()} == {(q, r) for q in (0, 1024) for r in (0, 1024)}
@@ -134,7 +136,7 @@ def test_what_unpaired_rows_are_worth_is_read_off_the_curves() -> None:
     for (method, n_pairs), fits in plan.sweep().items():
         for fit in fits:  # ours needs a quarter of the pairs
             outcomes.of_key[fit.key] = {"nll": -np.log(n_pairs * (4 if method == OURS else 1))}
-    text = swiss_roll_page._worth(plan, outcomes)
+    text = _worth(plan, outcomes)
     assert "16 pairs with unpaired rows are as good as 64 without" in text
     assert "1,024 pairs with unpaired rows are as good as 4,096 without" in text
 
@@ -147,6 +149,9 @@ def test_a_fit_has_the_first_rows_of_its_draw(tmp_path: Path, monkeypatch: pytes
     seen = {}
 
     class Spy:
+        def get_params(self, deep=True):
+            return {}
+
         def set_params(self, **settings):
             return self
 

@@ -69,19 +69,14 @@ def _run(
     known: Path | None,
 ) -> None:
     """Runs a study of `studies` and writes its page."""
-    import torch
-
-    from fewpairs.studies.cells import n_cores, named, run_study, store_of
+    from fewpairs.studies.running import n_cores, named, run_study, store_of
 
     room = name.replace("-", "_")
     study, page = (import_module(f"fewpairs.studies.{room}.{one}") for one in ("fits", "page"))
     folder = folder or Path("results") / name
     if fast and tiny:
         raise typer.BadParameter("--fast and --tiny are two scales: give one of them, or neither for the full study.")
-    if device not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"--device is cpu or cuda, but {device!r} came.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("--device cuda was asked for, but torch sees no CUDA device here. Use --device cpu.")
+    _refuse_missing(device)
     tell = partial(Console(stderr=True, highlight=False).print, soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
     plan = study.Plan(study.TINY if tiny else study.FAST if fast else study.FULL)
@@ -103,3 +98,12 @@ def _run(
     if outcomes.failures:
         tell(f"{len(outcomes.failures)} cells failed; the page lists them.")
         raise typer.Exit(1)
+
+
+def _refuse_missing(device: str) -> None:
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"--device is cpu or cuda, but {device!r} came.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device cuda was asked for, but torch sees no CUDA device here. Use --device cpu.")

@@ -1,5 +1,7 @@
 """Plots: arrays in, a matplotlib figure out."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ TRUE_COLOUR, LEARNT_COLOUR, QUIET = "#1b6ca8", "#d1495b", "#d0d0d0"
 
 def plot_conditionals(
     points: np.ndarray, truth: np.ndarray, learnt: Mapping[str, np.ndarray], background: np.ndarray
-) -> "Figure":
+) -> Figure:
     """Shows p(y|x) at a few x's: a row for each x, the true draws in the first column, each model's in the next ones.
 
     Arguments:
@@ -49,7 +51,7 @@ def plot_conditionals(
     return figure
 
 
-def plot_image_rows(rows: Mapping[str, np.ndarray]) -> "Figure":
+def plot_image_rows(rows: Mapping[str, np.ndarray]) -> Figure:
     """Rows of pictures with a name each: images are (n, height, width, 3) in uint8."""
     from matplotlib.figure import Figure
 
@@ -73,7 +75,7 @@ def plot_mappings(
     source: np.ndarray,
     target: np.ndarray,
     clouds: Mapping[str, tuple[np.ndarray, np.ndarray]],
-) -> "Figure":
+) -> Figure:
     """The paper's grid of mappings in the plane: the data in two panels, then one panel for the truth and each model.
 
     Arguments:
@@ -120,7 +122,7 @@ def plot_curves(
     is_log: bool = False,
     top: float | None = None,
     bottom: float | None = None,
-) -> "Figure":
+) -> Figure:
     """A panel for each title, a curve for each name: at every x the mean of its values, and a band from least to most.
 
     Arguments:
@@ -163,7 +165,7 @@ def plot_heatmaps(
     *,
     form: str = ".2g",
     is_one_scale: bool = False,
-) -> "Figure":
+) -> Figure:
     """A heatmap for each title, with its numbers written in (`form`); on one scale, a colour means the same in all of them."""
     from matplotlib.figure import Figure
 
@@ -183,7 +185,7 @@ def plot_heatmaps(
     return figure
 
 
-def _draw_lines(ax: "Axes", starts: np.ndarray, ends: np.ndarray, colour: str) -> None:
+def _draw_lines(ax: Axes, starts: np.ndarray, ends: np.ndarray, colour: str) -> None:
     from matplotlib.collections import LineCollection
 
     ax.add_collection(LineCollection(list(np.stack([starts, ends], axis=1)), colors=colour, linewidths=0.5, alpha=0.4))

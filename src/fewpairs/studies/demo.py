@@ -1,7 +1,7 @@
 """The demo: the Swiss roll learnt three ways, as a table and as a page on which the learnt p(y|x) lies beside the true one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 import fewpairs
 from fewpairs import MixtureTranslator, metrics
-from fewpairs.datasets.made import SwissRoll
+from fewpairs.datasets.made import SwissRoll, TranslationData
 from fewpairs.report.page import Page
 from fewpairs.report.plots import plot_conditionals
 
@@ -64,12 +64,7 @@ def run_demo(
     """
     folder.mkdir(parents=True, exist_ok=True)  # now rather than after the work, if it cannot be made
     tell("Drawing the data: 128 pairs, 1024 unpaired x's, 1024 unpaired y's, and fresh pairs to judge by")
-    problem = SwissRoll()
-    data = problem.draw(n_pairs=128, n_source=1024, n_target=1024, seed=seed)
-    x_test, y_test = problem.draw_pairs(n_test, seed=seed + 1_000_000)
-    points = np.concatenate([POINTS, x_test[:n_points]])
-    truth = problem.sample(points, n_samples=n_draws, seed=seed + 2_000_000)
-
+    task = _Task.draw(seed=seed, n_test=n_test, n_points=n_points, n_draws=n_draws)
     rows, learnt, summary = [], {}, ""
     for name, settings in WAYS.items():
         tell(f"Fitting: {name}")
@@ -77,28 +72,59 @@ def run_demo(
         if max_steps is not None:
             model.set_params(training__max_steps=max_steps)
         start = time.perf_counter()
-        model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
+        task.fit(model)
         seconds, summary = time.perf_counter() - start, model.summary()
-        draws = model.sample(points, n_draws, random_state=seed)
-        learnt[name] = draws[:, : len(POINTS)]
-        between = [
-            metrics.transport_cost(draws[:, place], truth[:, place]) for place in range(len(POINTS), len(points))
-        ]
-        nll = metrics.negative_log_likelihood(model.score_samples(x_test, y_test))
-        rows.append(Row(name, nll, float(np.mean(between)), seconds))
-
+        learnt[name], nll, between = task.judge(model, seed)
+        rows.append(Row(name, nll, between, seconds))
     page = Page("p(y|x) from 128 pairs", f"fewpairs {fewpairs.__version__}, torch {torch.__version__}, seed {seed}")
-    page.say("The paper's Gaussian → Swiss roll task: 128 pairs, 1024 unpaired x's and 1024 unpaired y's.")
-    page.show(
-        "conditionals",
-        plot_conditionals(POINTS, truth[:, : len(POINTS)], learnt, data.Y_unpaired),
-        "One row an x: the true p(y|x) in blue, what a model learnt in red, all known y's in grey.",
-    )
-    page.tabulate(HEADER, [row.cells() for row in rows])
-    page.say(
-        f"Held-out NLL: mean −log p(y|x) over {n_test} fresh pairs, in nats. Conditional W₂²/2: the transport cost |x−y|²/2 of "
-        f"{n_draws} draws to as many true ones, averaged over {n_points} random x's. Lower is better for both.",
-        f"What the default model says of itself, from held-out pairs alone: “{summary}”",
-    )
+    task.describe(page, rows, learnt)
+    page.say(f"What the default model says of itself, from held-out pairs alone: “{summary}”")
     page.write(folder)
     return rows
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Data to learn from, fresh pairs to judge by, and true draws, (n_draws, points, dim_y), at some x's: `POINTS` first."""
+
+    data: TranslationData
+    x: np.ndarray
+    y: np.ndarray
+    points: np.ndarray
+    truth: np.ndarray
+
+    @classmethod
+    def draw(cls, *, seed: int, n_test: int, n_points: int, n_draws: int) -> "_Task":
+        problem = SwissRoll()
+        data = problem.draw(n_pairs=128, n_source=1024, n_target=1024, seed=seed)
+        x, y = problem.draw_pairs(n_test, seed=seed + 1_000_000)
+        points = np.concatenate([POINTS, x[:n_points]])
+        return cls(data, x, y, points, problem.sample(points, n_samples=n_draws, seed=seed + 2_000_000))
+
+    def fit(self, model: MixtureTranslator) -> None:
+        data = self.data
+        model.fit(data.X, data.Y, X_unpaired=data.X_unpaired, Y_unpaired=data.Y_unpaired)
+
+    def judge(self, model: MixtureTranslator, seed: int) -> tuple[np.ndarray, float, float]:
+        """Draws at `POINTS`; the negative log-likelihood of fresh pairs; how far draws at the other x's are from true ones."""
+        draws, n_shown = model.sample(self.points, len(self.truth), random_state=seed), len(POINTS)
+        between = [
+            metrics.transport_cost(draws[:, place], self.truth[:, place]) for place in range(n_shown, len(self.points))
+        ]
+        nll = metrics.negative_log_likelihood(model.score_samples(self.x, self.y))
+        return draws[:, :n_shown], nll, float(np.mean(between))
+
+    def describe(self, page: Page, rows: Sequence[Row], learnt: Mapping[str, np.ndarray]) -> None:
+        n_shown = len(POINTS)
+        page.say("The paper's Gaussian → Swiss roll task: 128 pairs, 1024 unpaired x's and 1024 unpaired y's.")
+        page.show(
+            "conditionals",
+            plot_conditionals(POINTS, self.truth[:, :n_shown], learnt, self.data.Y_unpaired),
+            "One row an x: the true p(y|x) in blue, what a model learnt in red, all known y's in grey.",
+        )
+        page.tabulate(HEADER, [row.cells() for row in rows])
+        page.say(
+            f"Held-out NLL: mean −log p(y|x) over {len(self.x)} fresh pairs, in nats. Conditional W₂²/2: the transport cost "
+            f"|x−y|²/2 of {len(self.truth)} draws to as many true ones, averaged over {len(self.points) - n_shown} random x's. "
+            "Lower is better for both."
+        )

@@ -3,13 +3,17 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fewpairs.report.page import Entry, Page
+from fewpairs.report.page import Entry
 from fewpairs.report.plots import plot_curves
 from fewpairs.studies.biased_pairs.fits import AS_SHIPPED, CORRECTIONS, NONE, OBJECTIVES, Correction, Plan
 from fewpairs.studies.cells import Outcomes
 from fewpairs.studies.comparisons import gain_over, mean_and_spread, tied_for_best
+from fewpairs.studies.pages import HOW_KEPT, begin_page, finish_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["write_page"]
 
@@ -20,8 +24,9 @@ NAMES = {
 }
 WITHOUT = next(one for one in CORRECTIONS if one.name == NONE)
 SHIPPED = next(one for one in CORRECTIONS if one.name == AS_SHIPPED)
-AS_TOLD, AS_TOLD_TRUE = (one for one in CORRECTIONS if one.name == "biased, as told")
+AS_TOLD = next(one for one in CORRECTIONS if one.name == "biased, as told" and one.ratio == "estimated")
 PAIRS, PAIRS_TRUE = (one for one in CORRECTIONS if one.name == "weighted pairs")
+Columns = dict[float, dict[str, list[float]]]  # by strength of the bias and correction: one NLL a draw
 
 
 class _Numbers:
@@ -34,6 +39,14 @@ class _Numbers:
         fits = self.plan.of(world, objective, correction, strength)
         return [self.outcomes[fit]["nll"] for fit in fits if fit in self.outcomes]
 
+    def by_strength(self, world: str, objective: str) -> Columns:
+        """By strength, all corrections of which something is known."""
+        corrections = self.plan.corrections(objective)
+        return {
+            strength: {one.title: nll for one in corrections if (nll := self.nll(world, objective, one, strength))}
+            for strength in self.plan.scale.strengths
+        }
+
     def gain(self, world: str, objective: str, correction: Correction, strength: float) -> tuple[float, float]:
         """How much better than without a correction, over the same draws, and the standard error; NaN where cells are missing."""
         return gain_over(*(self.nll(world, objective, one, strength) for one in (WITHOUT, correction)))
@@ -42,10 +55,7 @@ class _Numbers:
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
-    made = outcomes.made_with(plan.fits())
-    page = Page("Pairs from a corner of the population", made)
-    for caveat in outcomes.caveats(plan):
-        page.say(caveat)
+    page = begin_page("Pairs from a corner of the population", plan, outcomes)
     page.say(ADVICE)
     verdicts = [text for world, *_ in scale.worlds for text in (_of_default(numbers, world), _of_paper(numbers, world))]
     page.list(verdicts)
@@ -57,53 +67,34 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
         page.show(world.replace(" ", "-"), _figure(numbers, world), HOW_SHOWN.format(n_draws=n_draws))
         for objective in OBJECTIVES:
             page.head(NAMES[objective], level=3)
-            page.tabulate(*_table(numbers, world, objective, tables))
+            columns = numbers.by_strength(world, objective)
+            page.tabulate(*_table(columns, plan.corrections(objective)))
+            tables += [
+                {"world": world, "objective": objective, "strength": strength, "nll": column}
+                for strength, column in columns.items()
+            ]
     page.say(HOW_MEASURED, is_small=True)
-    if outcomes.failures:
-        page.head("What failed")
-        page.list([f"{key}: {text}" for key, text in outcomes.failures.items()])
-    how = [
-        f"{len(plan.fits())} fits. Scale: " + ", ".join(f"{name} = {value}" for name, value in vars(scale).items()),
-        "The file of each cell under cells/ holds its settings, its seed, the version and all it found.",
-    ]
-    page.list(how, summary="How each number was made")
-    results = {
-        "made_by": made,
-        "scale": vars(scale),
-        "verdicts": verdicts,
-        "tables": tables,
-        "failed": outcomes.failures,
-    }
-    return page.write(folder, results)
+    settings = ", ".join(f"{name} = {value}" for name, value in vars(scale).items())
+    how = [f"{len(plan.fits())} fits. Scale: {settings}", HOW_KEPT]
+    return finish_page(page, folder, outcomes, how, scale=vars(scale), verdicts=verdicts, tables=tables)
 
 
-def _table(
-    numbers: _Numbers, world: str, objective: str, tables: list[dict[str, Any]]
-) -> tuple[list[str], list[list[str | Entry]]]:
-    strengths, corrections = numbers.plan.scale.strengths, numbers.plan.corrections(objective)
-    columns = {
-        strength: {one.title: nll for one in corrections if (nll := numbers.nll(world, objective, one, strength))}
-        for strength in strengths
-    }
+def _table(columns: Columns, corrections: Sequence[Correction]) -> tuple[list[str], list[list[str | Entry]]]:
     best = {strength: tied_for_best(column) for strength, column in columns.items()}
-    tables += [
-        {"world": world, "objective": objective, "strength": strength, "nll": column}
-        for strength, column in columns.items()
-    ]
     lines: list[list[str | Entry]] = [
         [
             one.title,
             *(
-                Entry(mean_and_spread(columns[at].get(one.title, [])), is_best=one.title in best[at])
-                for at in strengths
+                Entry(mean_and_spread(column.get(one.title, [])), is_best=one.title in best[at])
+                for at, column in columns.items()
             ),
         ]
         for one in corrections
     ]
-    return ["NLL by strength of the bias", *(f"{strength:g}" for strength in strengths)], lines
+    return ["NLL by strength of the bias", *(f"{strength:g}" for strength in columns)], lines
 
 
-def _figure(numbers: _Numbers, world: str) -> Any:
+def _figure(numbers: _Numbers, world: str) -> "Figure":
     panels = {}
     for objective in OBJECTIVES:
         curves: dict[str, list[tuple[float, Sequence[float]]]] = {}

@@ -1,14 +1,16 @@
 """The page of the study of coloured digits: every number is read from a cell."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from fewpairs.report.page import Entry, Page
+from fewpairs.report.page import Entry
 from fewpairs.report.plots import plot_image_rows
 from fewpairs.studies.cells import Outcomes
 from fewpairs.studies.colored_mnist.fits import METHODS, SLUGS, Plan
 from fewpairs.studies.comparisons import mean_and_spread, tied_for_best
+from fewpairs.studies.pages import begin_page, finish_page
 
 __all__ = ["write_page"]
 
@@ -23,48 +25,39 @@ MEASURES = {
 
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
-    scale = plan.scale
-    made = outcomes.made_with(plan.fits())
-    page = Page("Coloured digits: from a 2 to a 3, turned by 120° in hue", made)
-    for caveat in outcomes.caveats(plan):
-        page.say(caveat)
+    page = begin_page("Coloured digits: from a 2 to a 3, turned by 120° in hue", plan, outcomes)
     page.say(WHAT)
     tables = []
-    for n_pairs in scale.pairs:
+    for n_pairs in plan.scale.pairs:
         page.head(f"{n_pairs} pairs")
         found = {
             method: {measure: _values(plan, outcomes, method, n_pairs, measure) for measure in MEASURES}
             for method in METHODS
         }
+        page.tabulate(*_table(found))
         tables += [{"method": method, "pairs": n_pairs, **values} for method, values in found.items()]
-        lines: list[list[str | Entry]] = [[method] for method in METHODS]
-        for measure, (_, sign) in MEASURES.items():
-            known = {method: values[measure] for method, values in found.items() if values[measure]}
-            best = (
-                tied_for_best({method: [sign * one for one in values] for method, values in known.items()})
-                if sign
-                else set()
-            )
-            for line, method in zip(lines, METHODS, strict=True):
-                line.append(Entry(mean_and_spread(known.get(method, [])), is_best=method in best))
-        page.tabulate(["", *(title for title, _ in MEASURES.values())], lines)
     for method in METHODS:
-        rows = _pictures(plan, outcomes, method)
-        if rows:
-            page.show(
-                SLUGS[method],
-                plot_image_rows(rows),
-                f"{method[0].upper()}{method[1:]}. {SHOWN}",
-            )
+        if rows := _pictures(plan, outcomes, method):
+            page.show(SLUGS[method], plot_image_rows(rows), f"{method[0].upper()}{method[1:]}. {SHOWN}")
     judged = sorted({outcomes[fit.judge]["accuracy"] for fit in plan.fits() if fit.judge in outcomes})
-    page.say(HOW_MEASURED.format(n_test=scale.n_test, accuracy=" ".join(f"{one:.1%}" for one in judged)), is_small=True)
+    accuracy = " ".join(f"{one:.1%}" for one in judged)
+    page.say(HOW_MEASURED.format(n_test=plan.scale.n_test, accuracy=accuracy), is_small=True)
     warned = sorted({text for fit in plan.fits() if fit in outcomes for text in outcomes[fit]["warnings"]})
     if warned:
         page.list(warned, summary="What fits warned of")
-    if outcomes.failures:
-        page.head("What failed")
-        page.list([f"{key}: {text}" for key, text in outcomes.failures.items()])
-    return page.write(folder, {"made_by": made, "tables": tables, "failed": outcomes.failures})
+    return finish_page(page, folder, outcomes, [], tables=tables)
+
+
+def _table(found: Mapping[str, Mapping[str, list[float]]]) -> tuple[list[str], list[list[str | Entry]]]:
+    """A row for each method, a column for each measure, of values by method and measure."""
+    lines: list[list[str | Entry]] = [[method] for method in found]
+    for measure, (_, sign) in MEASURES.items():
+        known = {method: values[measure] for method, values in found.items() if values[measure]}
+        losses = {method: [sign * one for one in values] for method, values in known.items()} if sign else {}
+        best = tied_for_best(losses)
+        for line, method in zip(lines, found, strict=True):
+            line.append(Entry(mean_and_spread(known.get(method, [])), is_best=method in best))
+    return ["", *(title for title, _ in MEASURES.values())], lines
 
 
 def _values(plan: Plan, outcomes: Outcomes, method: str, n_pairs: int, measure: str) -> list[float]:

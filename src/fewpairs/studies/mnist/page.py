@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,12 +22,17 @@ from fewpairs.studies.mnist.fits import (
     Grid,
     Plan,
 )
+from fewpairs.studies.pages import HOW_KEPT, begin_page, finish_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["write_page"]
 
 NETWORKS = {"mlp": "perceptron", "cnn": "convolutional network"}
 MEASURES = {"accuracy": "Accuracy", "log_loss": "Log-loss, in nats", "calibration": "Expected calibration error"}
 ALLOWED = 0.003  # of accuracy: less than this is no loss
+Gains = dict[tuple[int, int], tuple[float, float]]  # with their standard errors, by labelled and unlabelled rows
 FEW_LABELS = 200  # up to here unlabelled rows are expected to help
 
 
@@ -53,9 +58,8 @@ class _Numbers:
 
     def gains(
         self, measure: str, grid: Grid, rival: str, network: str, least_labelled: int = 0, method: str = BOUNDED
-    ) -> dict[tuple[int, int], tuple[float, float]]:
-        """How much more of it a method has than a rival, and the standard error, over the seeds that both have; by labelled and
-        unlabelled rows, wherever there is such a seed."""
+    ) -> Gains:
+        """How much more of it a method has than a rival, over the seeds that both have, wherever there is such a seed."""
         found = {}
         for cell in _cells(grid):
             ours, theirs = (self._by_seed(measure, grid, one, network, *cell) for one in (method, rival))
@@ -68,10 +72,7 @@ class _Numbers:
 def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
-    made = outcomes.made_with(plan.fits())
-    page = Page("Digits with few labels", made)
-    for caveat in outcomes.caveats(plan):
-        page.say(caveat)
+    page = begin_page("Digits with few labels", plan, outcomes)
     page.say(WHAT)
     runs = {grid: [network for network in grid.networks if numbers.has_any(grid, network)] for grid in scale.grids}
     page.tabulate(*_overview(numbers, runs))
@@ -89,27 +90,30 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
             name = f"{grid.dataset}-{network}".replace(" ", "-").lower()
             verdicts[name] = _verdicts(numbers, grid, network)
             page.list(verdicts[name])
-            page.show(name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network]))
-            for measure, title in MEASURES.items():
-                page.head(f"{title}, {NETWORKS[network]}, {max(grid.unlabelled):,} unlabelled rows", level=3)
-                page.tabulate(*_table(numbers, grid, network, measure))
-            tables += [
-                {"dataset": grid.dataset, "network": network, "labelled": p, "unlabelled": q, "method": method, **found}
-                for method in METHODS
-                for p, q in _cells(grid)
-                if (found := {one: numbers.of(one, grid, method, network, p, q) for one in MEASURES})["accuracy"]
-            ]
+            _write_network(page, numbers, grid, network, name)
+            tables += _tables(numbers, grid, network)
     page.say(HOW_MEASURED, *_times(plan, outcomes), is_small=True)
-    if outcomes.failures:
-        page.head("What failed")
-        page.list([f"{key}: {text}" for key, text in outcomes.failures.items()])
-    how = [
-        f"{len(plan.fits())} fits. Settings beside the defaults: {dict(scale.settings) or 'none'}; {scale.n_test:,} test images.",
-        "The file of each cell under cells/ holds its settings, its seed, the version and all it found.",
+    settings = f"Settings beside the defaults: {dict(scale.settings) or 'none'}; {scale.n_test:,} test images."
+    how = [f"{len(plan.fits())} fits. {settings}", HOW_KEPT]
+    return finish_page(page, folder, outcomes, how, verdicts=verdicts, tables=tables)
+
+
+def _write_network(page: Page, numbers: _Numbers, grid: Grid, network: str, name: str) -> None:
+    """The figure and the tables of one network."""
+    page.show(name, _figure(numbers, grid, network), HOW_SHOWN.format(network=NETWORKS[network]))
+    for measure, title in MEASURES.items():
+        page.head(f"{title}, {NETWORKS[network]}, {max(grid.unlabelled):,} unlabelled rows", level=3)
+        page.tabulate(*_table(numbers, grid, network, measure))
+
+
+def _tables(numbers: _Numbers, grid: Grid, network: str) -> list[dict[str, Any]]:
+    """All measures of one network, seed by seed."""
+    return [
+        {"dataset": grid.dataset, "network": network, "labelled": p, "unlabelled": q, "method": method, **found}
+        for method in METHODS
+        for p, q in _cells(grid)
+        if (found := {one: numbers.of(one, grid, method, network, p, q) for one in MEASURES})["accuracy"]
     ]
-    page.list(how, summary="How each number was made")
-    results = {"made_by": made, "verdicts": verdicts, "tables": tables, "failed": outcomes.failures}
-    return page.write(folder, results)
 
 
 def _times(plan: Plan, outcomes: Outcomes) -> list[str]:
@@ -144,7 +148,7 @@ def _table(numbers: _Numbers, grid: Grid, network: str, measure: str) -> tuple[l
     return ["labels", *METHODS], lines
 
 
-def _figure(numbers: _Numbers, grid: Grid, network: str) -> Any:
+def _figure(numbers: _Numbers, grid: Grid, network: str) -> "Figure":
     panels = {}
     for method in (BOUNDED, PAPER, SPREADING):
         table = np.full((len(grid.labelled), 1 + len(grid.unlabelled)), math.nan)
@@ -187,19 +191,7 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
     gains = numbers.gains("accuracy", grid, SUPERVISED, network)
     if not gains:
         return []
-    few = [gain for (n_labelled, _), gain in gains.items() if n_labelled <= FEW_LABELS]
-    worst = min(gains, key=lambda cell: gains[cell][0])
-    judged = [gain for gain in gains.values() if not math.isnan(gain[1])]  # a single seed has no standard error
-    lost = sum(gain + 2 * error < -ALLOWED for gain, error in judged)
-    log_losses = numbers.gains("log_loss", grid, SUPERVISED, network)
-    texts = [
-        f"{where}: with up to {FEW_LABELS} labels unlabelled rows raised accuracy in {sum(gain > 0 for gain, _ in few)} of "
-        f"{len(few)} places of the grid, by more than two standard errors in "
-        f"{sum(gain > 2 * error for gain, error in few)}. Least gain anywhere: {_points(gains[worst])} points, "
-        f"with {worst[0]:,} labels and {worst[1]:,} unlabelled rows; worse by {100 * ALLOWED:.1f} points and two standard "
-        f"errors in {lost} of {len(judged)} places with two seeds or more. Log-loss fell in "
-        f"{sum(loss < 0 for loss, _ in log_losses.values())} of {len(log_losses)}."
-    ]
+    texts = [f"{where}: {_of_unlabelled_rows(gains, numbers.gains('log_loss', grid, SUPERVISED, network))}"]
     for n_labelled in (50, 100):
         if (n_labelled, most) in gains:
             accuracy = np.mean(numbers.of("accuracy", grid, BOUNDED, network, n_labelled, most))
@@ -208,20 +200,8 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
                 f"{_points(gains[n_labelled, most])} points more than without the latter."
             )
     for rival in (SPREADING, SELF_TRAINING):
-        found = numbers.gains("accuracy", grid, rival, network, LEAST_TO_BEGIN_WITH)
-        if found:
-            nearest = min(found, key=lambda cell: found[cell][0])
-            judged = [gain for gain in found.values() if not math.isnan(gain[1])]
-            texts.append(
-                f"{where}, against {rival}, from {LEAST_TO_BEGIN_WITH} labels on: behind in "
-                f"{sum(gain < 0 for gain, _ in found.values())} of {len(found)} places"
-                + (
-                    f", by two standard errors in {sum(gain < -2 * error for gain, error in judged)}"
-                    if judged
-                    else " (one seed)"
-                )
-                + f"; nearest {_points(found[nearest])} points, with {nearest[0]:,} labels and {nearest[1]:,} unlabelled rows."
-            )
+        if found := numbers.gains("accuracy", grid, rival, network, LEAST_TO_BEGIN_WITH):
+            texts.append(f"{where}, against {rival}, {_of_rival(found)}")
     behind = [-gain for gain, _ in numbers.gains("accuracy", grid, SUPERVISED, network, method=PAPER).values()]
     if behind:
         texts.append(
@@ -229,6 +209,43 @@ def _verdicts(numbers: _Numbers, grid: Grid, network: str) -> list[str]:
             f"{100 * min(behind):.1f} to {100 * max(behind):.1f} points, over the one seed that it has."
         )
     return texts
+
+
+def _of_unlabelled_rows(gains: Gains, log_losses: Gains) -> str:
+    """What they brought, where they brought least, and whether they cost anything."""
+    few = [gain for (n_labelled, _), gain in gains.items() if n_labelled <= FEW_LABELS]
+    worst = _least(gains)
+    judged = _judged(gains)
+    lost = sum(gain + 2 * error < -ALLOWED for gain, error in judged)
+    return (
+        f"with up to {FEW_LABELS} labels unlabelled rows raised accuracy in {sum(gain > 0 for gain, _ in few)} of "
+        f"{len(few)} places of the grid, by more than two standard errors in "
+        f"{sum(gain > 2 * error for gain, error in few)}. Least gain anywhere: {_points(gains[worst])} points, "
+        f"with {worst[0]:,} labels and {worst[1]:,} unlabelled rows; worse by {100 * ALLOWED:.1f} points and two standard "
+        f"errors in {lost} of {len(judged)} places with two seeds or more. Log-loss fell in "
+        f"{sum(loss < 0 for loss, _ in log_losses.values())} of {len(log_losses)}."
+    )
+
+
+def _of_rival(gains: Gains) -> str:
+    """Where a rival is ahead, and where it comes nearest."""
+    nearest, judged = _least(gains), _judged(gains)
+    surely = (
+        f", by two standard errors in {sum(gain < -2 * error for gain, error in judged)}" if judged else " (one seed)"
+    )
+    return (
+        f"from {LEAST_TO_BEGIN_WITH} labels on: behind in {sum(gain < 0 for gain, _ in gains.values())} of {len(gains)} places"
+        f"{surely}; nearest {_points(gains[nearest])} points, with {nearest[0]:,} labels and {nearest[1]:,} unlabelled rows."
+    )
+
+
+def _least(gains: Gains) -> tuple[int, int]:
+    return min(gains, key=lambda cell: gains[cell][0])
+
+
+def _judged(gains: Gains) -> list[tuple[float, float]]:
+    """Those with a standard error, which a single seed does not have."""
+    return [gain for gain in gains.values() if not math.isnan(gain[1])]
 
 
 def _points(gain: tuple[float, float]) -> str:

@@ -6,7 +6,7 @@ fresh pairs and true conditional draws, from the same coupling as the pairs.
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,8 +16,9 @@ import torch
 
 from fewpairs import metrics
 from fewpairs.datasets.made import AnalyticSwissRoll, Problem, SwissRoll
+from fewpairs.estimators.base import Translator
 from fewpairs.estimators.together import fit_together
-from fewpairs.studies.cells import Cell, Store
+from fewpairs.studies.cells import Cell, Outcome, Store
 from fewpairs.studies.methods import METHODS
 from fewpairs.studies.settings import with_settings
 from fewpairs.training.learners import energy_scores
@@ -49,7 +50,7 @@ class Draw(Cell):
     def effort(self) -> float:
         return 0.003 * self.n_rows
 
-    def run(self, store: Store, device: str) -> dict[str, Any]:
+    def run(self, store: Store, device: str) -> Outcome:
         rows = {"n_pairs": self.n_rows, "n_source": self.n_rows, "n_target": self.n_rows}
         data = PROBLEMS[self.problem]().draw(**rows, seed=self.seed)
         return {name: part.tolist() for name, part in vars(data).items()}
@@ -74,7 +75,7 @@ class Truth(Cell):
     def effort(self) -> float:
         return 0.003 * (self.n_test + self.n_points * self.n_draws)
 
-    def run(self, store: Store, device: str) -> dict[str, Any]:
+    def run(self, store: Store, device: str) -> Outcome:
         problem = PROBLEMS[self.problem]()
         x, y = problem.draw_pairs(self.n_test, seed=self.seed)
         points = np.concatenate([problem.draw_pairs(self.n_points, seed=self.seed + 1)[0], POINTS])
@@ -144,10 +145,10 @@ class Fit(Cell):
         is_root = any(other.improves == root for other in METHODS.values())
         return replace(self, method=root, keeps_draws=False).key if is_root and not self.settings else None
 
-    def run(self, store: Store, device: str) -> dict[str, Any]:
+    def run(self, store: Store, device: str) -> Outcome:
         return self.run_batch([self], store, device)[0]
 
-    def run_batch(self, cells: Sequence[Cell], store: Store, device: str) -> list[dict[str, Any]]:
+    def run_batch(self, cells: Sequence[Cell], store: Store, device: str) -> list[Outcome]:
         fits = [cell for cell in cells if isinstance(cell, Fit)]
         models, data = [fit._model(device) for fit in fits], [fit._data(store) for fit in fits]
         outcomes = self._fit_all(fits, models, data)
@@ -159,13 +160,13 @@ class Fit(Cell):
             ]
 
     def _fit_all(
-        self, fits: Sequence["Fit"], models: Sequence[Any], data: Sequence[dict[str, np.ndarray]]
-    ) -> list[dict[str, Any]]:
+        self, fits: Sequence["Fit"], models: Sequence[Translator], data: Sequence[dict[str, np.ndarray]]
+    ) -> list[Outcome]:
         """Fits the models, and says of each how long that took and what it warned of."""
         if METHODS[self.method].is_fixed:
             seconds, warned = _timed(lambda: fit_together(models, data))
             return [{"seconds": seconds / len(fits), "n_together": len(fits), "warnings": warned} for _ in fits]
-        outcomes, fitted = [], dict[str, tuple[Any, float]]()
+        outcomes, fitted = [], dict[str, tuple[Translator, float]]()
         for fit, model, arguments in zip(fits, models, data, strict=True):
             # The model it improves was fitted a moment ago to the same rows: it is handed over, and its time counts.
             base, seconds = fitted.get(METHODS[fit.method].improves or "", (None, 0.0))
@@ -176,7 +177,7 @@ class Fit(Cell):
             outcomes.append({"seconds": seconds + more, "n_together": 1, "warnings": warned})
         return outcomes
 
-    def _model(self, device: str) -> Any:
+    def _model(self, device: str) -> Translator:
         model = METHODS[self.method].make(random_state=self.draw.seed, device=device, effort=self.part)
         return with_settings(model, dict(self.settings))
 
@@ -187,46 +188,55 @@ class Fit(Cell):
         found = store.need(self.draw)
         return {argument: np.array(found[name][:n]) for argument, (name, n) in rows.items() if n > 0}
 
-    def _measure(self, model: Any, store: Store, device: str) -> dict[str, Any]:
+    def _measure(self, model: Translator, store: Store, device: str) -> Outcome:
         truth = {name: np.asarray(part) for name, part in store.need(self.truth).items() if name != "floor"}
-        outcome: dict[str, Any] = {}
-        if hasattr(model, "score_samples"):
-            log_prob = model.score_samples(truth["x"], truth["y"])
-            outcome["nll"] = metrics.negative_log_likelihood(log_prob)
-            if "log_prob" in truth:
-                outcome["kl"] = float(np.mean(truth["log_prob"] - log_prob))
-        elif hasattr(model, "estimate_log_likelihood"):  # by quadrature, which takes its time
-            few = slice(0, min(N_BY_QUADRATURE, len(truth["x"]) // 10))
-            estimate = model.estimate_log_likelihood(truth["x"][few], truth["y"][few])
-            outcome["nll"] = metrics.negative_log_likelihood(estimate.log_likelihood)
-        outcome["ended"] = getattr(model, "ended_", "finished")
+        outcome = {**_densities(model, truth), "ended": getattr(model, "ended_", "finished")}
         if self.has_metrics or not hasattr(model, "score_samples"):  # the score of those that have no density at hand
             few = slice(0, N_BY_ENERGY)
-            n_draws = N_AT_EACH if self.has_metrics else N_AT_EACH_BRIEFLY
-            drawn = model.sample(truth["x"][few], n_draws, random_state=3)
+            drawn = model.sample(truth["x"][few], N_AT_EACH if self.has_metrics else N_AT_EACH_BRIEFLY, random_state=3)
             outcome["energy_score"] = float(
                 energy_scores(torch.as_tensor(drawn), torch.as_tensor(truth["y"][few])).mean()
             )
         if self.has_metrics:
-            bandwidth = float(truth["bandwidth"])
-            cloud, draws, true_cloud, true_draws = (
-                torch.as_tensor(points, device=device)
-                for points in (
-                    model.sample(truth["x"][: self.truth.n_draws], 1, random_state=0)[0],
-                    model.sample(truth["points"], self.truth.n_draws, random_state=1),
-                    truth["cloud"],
-                    truth["draws"],
-                )
-            )
-            outcome["mmd"] = metrics.mmd_squared(cloud, true_cloud, bandwidth=bandwidth)
-            outcome["transport"] = metrics.transport_cost(cloud, true_cloud)
-            outcome |= compare_draws(draws, true_draws, bandwidth)
+            outcome |= self._clouds(model, truth, device)
         if self.keeps_draws:
             outcome["cloud"] = model.sample(truth["x"][:512], 1, random_state=0)[0].tolist()
             outcome["shown"] = model.sample(POINTS, N_SHOWN, random_state=2).tolist()
         if self.keeps_history:
-            outcome["history"] = model.history_
+            outcome["history"] = model.history_  # those that are asked for it have one
         return outcome
+
+    def _clouds(self, model: Translator, truth: Mapping[str, np.ndarray], device: str) -> Outcome:
+        """How far draws are from true ones: one for each of many x's, and many for each of a few."""
+        bandwidth, n_draws = float(truth["bandwidth"]), self.truth.n_draws
+        cloud, draws, true_cloud, true_draws = (
+            torch.as_tensor(points, device=device)
+            for points in (
+                model.sample(truth["x"][:n_draws], 1, random_state=0)[0],
+                model.sample(truth["points"], n_draws, random_state=1),
+                truth["cloud"],
+                truth["draws"],
+            )
+        )
+        return {
+            "mmd": metrics.mmd_squared(cloud, true_cloud, bandwidth=bandwidth),
+            "transport": metrics.transport_cost(cloud, true_cloud),
+            **compare_draws(draws, true_draws, bandwidth),
+        }
+
+
+def _densities(model: Translator, truth: Mapping[str, np.ndarray]) -> Outcome:
+    """The likelihood of fresh pairs, and where the truth is known, what is lost to it; nothing of what only draws."""
+    x, y = truth["x"], truth["y"]
+    if hasattr(model, "score_samples"):
+        log_prob = model.score_samples(x, y)
+        nll = {"nll": metrics.negative_log_likelihood(log_prob)}
+        return nll | ({"kl": float(np.mean(truth["log_prob"] - log_prob))} if "log_prob" in truth else {})
+    if hasattr(model, "estimate_log_likelihood"):  # by quadrature, which takes its time
+        few = slice(0, min(N_BY_QUADRATURE, len(x) // 10))
+        estimate = model.estimate_log_likelihood(x[few], y[few])
+        return {"nll": metrics.negative_log_likelihood(estimate.log_likelihood)}
+    return {}
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, list[str]]:
