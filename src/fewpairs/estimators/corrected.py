@@ -7,13 +7,12 @@ place on held-out pairs. How it is learnt is in `energies.correction`, what is l
 import copy
 import math
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -133,24 +132,18 @@ class CorrectedTranslator(NetworkTranslator):
         self.perceptrons = perceptrons
         self.training = training
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
-        """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
-        shape.
-
-        Without a `random_state` of its own every call draws afresh, whatever the model's.
-        """
-        check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        x = self._standardised(X)
-        plan, generator = self._corrected(int(check_random_state(random_state).randint(2**31)))
+    def _draw(self, x: Tensor, n_samples: int, seed: int) -> Tensor:
+        plan, generator = self._corrected(seed)
         parts = x.float().to(generator.device).split(max(MOST_ROWS // n_samples, 1))
-        drawn = torch.cat([plan(part, generator=generator).sample((n_samples,)).cpu() for part in parts], dim=1)
-        return self._outputs(drawn.double() * self.y_scaler_.scale + self.y_scaler_.loc)
+        drawn = [plan(part, generator=generator).sample((n_samples,)).cpu() for part in parts]
+        return torch.cat(drawn, dim=1).double()
 
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
         check_is_fitted(self, "plan_")
         if float(self.plan_.strength) == 0:
-            return self.base_.predict(X)
+            mean = torch.from_numpy(self.base_.predict(self._flat(X, "X", self.x_shape_)))
+            return self._outputs(mean.reshape(-1, self.n_outputs_))
         x = self._standardised(X)
         plan, generator = self._corrected(seed=0)
         with torch.no_grad():
@@ -283,11 +276,17 @@ class CorrectedTranslator(NetworkTranslator):
 
     @classmethod
     def from_file(
-        cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any], **networks: nn.Module
+        cls,
+        tensors: dict[str, Tensor],
+        settings: dict[str, Any],
+        fitted: dict[str, Any],
+        *,
+        cost: nn.Module | None = None,
+        potential: nn.Module | None = None,
     ) -> Self:
         of_base = fitted.pop("base_")
         parts = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("base.")}
-        model = super().from_file(tensors, settings, fitted, **networks)
+        model = super().from_file(tensors, settings, fitted, cost=cost, potential=potential)
         model.base_ = MixtureTranslator.from_file(parts, of_base["settings"], of_base["fitted"])
         return model
 

@@ -107,7 +107,7 @@ class PopulationLearner:
         is_cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.Adam(groups, fused=True, capturable=is_cuda)
         self.learnt = [tensor for some in of_parts for tensor in some]
-        self.take_step = Graphed(self._take_step, generator) if is_cuda else self._take_step
+        self.recorded = Graphed(self._take_step, generator) if is_cuda else None
         self.skipped = torch.zeros(len(population), dtype=torch.long, device=self.device)
         self.best = population.state()
 
@@ -119,7 +119,8 @@ class PopulationLearner:
         part = one_cycle(done) if self.settings.one_cycle else 1.0
         for group in self.optimizer.param_groups:
             group["lr"].fill_(part * group["peak"])
-        losses, is_finite = self.take_step(*self.dealer.hands(self.n_folds))
+        take_step = self.recorded or self._take_step
+        losses, is_finite = take_step(*self.dealer.hands(self.n_folds))
         self.skipped = torch.where(is_finite, 0, self.skipped + 1)
         return {"objective": losses}
 
@@ -149,6 +150,8 @@ class PopulationLearner:
 
     def restore(self) -> None:
         self.population.set_state(self.best)
+        # A recorded graph goes at once, and not when the collector comes by: that may be within the next recording, which fails.
+        self.recorded = None
 
 
 def score_held_out(population: Population, samples: Samples, folds: Folds) -> Tensor:
@@ -194,13 +197,13 @@ class NetworkLearner(Generic[Batch]):
 
     Arguments:
         networks: Everything that is learnt.
-        take_step: One step with a minibatch; returns its losses by name.
+        take_step: One step with a minibatch; returns its losses by name. None in a subclass that has its own, `_learn`.
         batches: The minibatches, whatever the step takes as one, without end.
     """
 
     n_candidates = 1
 
-    def __init__(self, networks: nn.Module, take_step: Step[Batch], batches: Iterator[Batch]) -> None:
+    def __init__(self, networks: nn.Module, take_step: Step[Batch] | None, batches: Iterator[Batch]) -> None:
         self.networks, self.take_step, self.batches = networks, take_step, batches
         self.losses: Mapping[str, Tensor] = {}
         self.best = copy.deepcopy(networks.state_dict())
@@ -208,9 +211,13 @@ class NetworkLearner(Generic[Batch]):
 
     def step(self, done: float) -> Mapping[str, Tensor]:
         self.networks.train()
-        self.losses = self.take_step(next(self.batches))
+        self.losses = self._learn(next(self.batches))
         self.networks.eval()
         return self.losses
+
+    def _learn(self, batch: Batch) -> Mapping[str, Tensor]:
+        assert self.take_step is not None
+        return self.take_step(batch)
 
     def is_finite(self) -> Tensor:
         found = [
