@@ -13,6 +13,7 @@ from sklearn.base import clone
 from fewpairs import MixtureTranslator
 from fewpairs.data.folds import Folds
 from fewpairs.data.samples import Samples
+from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.ensemble import IGNORES_X, LINEAR
 from fewpairs.selection.candidates import Candidate, Trial
 from fewpairs.selection.families.mixture import VALUES, MixtureFamily
@@ -59,10 +60,9 @@ def make_family(n_pairs: int = 60, n_folds: int = 3, shift: float = 0.0) -> Mixt
         samples=samples,
         judge=Judge.of(samples, folds),
         random=np.random.RandomState(0),
-        n_slopes=2,
+        make_cost=lambda hidden: SlopeCost(dim_x=2, dim_y=2, n_slopes=2, hidden=hidden),
         n_atoms=3,
         covariances=("diagonal",),
-        cost_options={},
         start="mixture",
         start_variance=0.1,
     )
