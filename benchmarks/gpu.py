@@ -25,7 +25,7 @@ from fewpairs.plans.initial import fit_mixture
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.training import objectives
 from fewpairs.training.batches import Dealer
-from fewpairs.training.learners import PopulationLearner, Settings, score_held_out
+from fewpairs.training.learners import PopulationLearner, PopulationSettings, score_held_out
 from fewpairs.training.loop import Budget, train
 from fewpairs.training.populations import Population
 from fewpairs.training.smoothing import NoiseSmoothing
@@ -42,7 +42,7 @@ def milliseconds_a_step(samples: Samples, n_members: int, device: str) -> float:
         MixturePlan(SlopeCost(dim_x=2, dim_y=2, n_slopes=4, hidden=()), start.potential(0.01)).float()
         for _ in range(n_members)
     ]
-    settings = Settings(
+    settings = PopulationSettings(
         learning_rate=3e-2,
         potential_learning_rate=3e-2,
         one_cycle=True,

@@ -9,21 +9,21 @@ from typer.testing import CliRunner
 
 from fewpairs.cli.app import app
 from fewpairs.studies.biased_pairs import page as biased_pairs_page
-from fewpairs.studies.biased_pairs.fits import CORRECTIONS, FULL, TINY, Fit, Plan, SwissRollWorld
+from fewpairs.studies.biased_pairs.fits import CORRECTIONS, FULL, TINY, Fit, StudyPlan, SwissRollWorld
 from fewpairs.studies.cells import Outcomes, Store
 from fewpairs.studies.running import run_study
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcomes]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyPlan, Outcomes]:
     """The smallest study there is, run once by the command."""
     folder = tmp_path_factory.mktemp("study")
     result = CliRunner().invoke(app, ["reproduce", "biased-pairs", "--tiny", "--jobs", "1", "--folder", str(folder)])
     assert result.exit_code == 0, result.output
-    return folder, Plan(TINY), run_study(Plan(TINY), folder, n_jobs=1)  # everything is there already
+    return folder, StudyPlan(TINY), run_study(StudyPlan(TINY), folder, n_jobs=1)  # everything is there already
 
 
-def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, outcomes = study
     assert not outcomes.failures and all(np.isfinite(outcomes[fit]["nll"]) for fit in plan.fits())
     page = (folder / "report.html").read_text()
@@ -47,7 +47,7 @@ def test_the_selection_is_the_one_that_the_true_ratio_undoes() -> None:
     assert (weight * x[:, 0] ** 2).mean() == pytest.approx(1.0, abs=6 * np.sqrt(2 / 750))
 
 
-def test_weights_go_where_a_correction_says(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_weights_go_where_a_correction_says(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, _ = study
     store = Store(folder / "cells" / "tiny")
     given = {}
@@ -71,7 +71,7 @@ def test_weights_go_where_a_correction_says(study: tuple[Path, Plan, Outcomes]) 
 
 def test_what_is_said_follows_the_numbers() -> None:
     """Made-up outcomes: true weights gain a nat under the paper's loss, estimated ones 0.8; the default loses a tenth."""
-    plan, outcomes = Plan(FULL), Outcomes()
+    plan, outcomes = StudyPlan(FULL), Outcomes()
     random = np.random.default_rng(0)
     for fit in plan.fits():
         outcomes.of_key[fit.key] = {"nll": _made_up(fit) + 1e-3 * random.normal()}

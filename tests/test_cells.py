@@ -70,7 +70,8 @@ def test_packed_cells_are_not_run_again_elsewhere(marks: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "room, plan", [("mnist", mnist.Plan(mnist.FULL)), ("swiss-roll-networks", swiss_roll.Plan(swiss_roll.FULL))]
+    "room, plan",
+    [("mnist", mnist.StudyPlan(mnist.FULL)), ("swiss-roll-networks", swiss_roll.StudyPlan(swiss_roll.FULL))],
 )
 def test_packed_fits_of_the_documentation_are_still_taken(room: str, plan: StudyPlan, tmp_path: Path) -> None:
     """Their names hold a digest of all that describes them: were that to change, they would have to be run again."""

@@ -21,7 +21,7 @@ from fewpairs.selection.judges import Judge
 from fewpairs.selection.search import best_of
 from fewpairs.selection.trials import Stage, Trainer
 from fewpairs.training.clock import Clock
-from fewpairs.training.learners import Settings
+from fewpairs.training.learners import PopulationSettings
 from fewpairs.training.loop import Outcome
 from fewpairs.training.populations import Population
 
@@ -34,7 +34,7 @@ CANDIDATE = Candidate(
     adversarial=0.0,
     variance_floor=0.01,
 )
-SETTINGS = Settings(
+SETTINGS = PopulationSettings(
     learning_rate=0.03,
     potential_learning_rate=0.03,
     one_cycle=True,

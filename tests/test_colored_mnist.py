@@ -16,7 +16,7 @@ from fewpairs.studies.colored_mnist.fits import (
     METHODS,
     TINY,
     ComponentTranslator,
-    Plan,
+    StudyPlan,
     draw_colored,
     make_neural,
 )
@@ -54,15 +54,15 @@ def test_pairs_are_a_two_and_a_three_a_third_of_the_circle_on() -> None:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcomes]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyPlan, Outcomes]:
     """The smallest study there is, run once by the command."""
     folder = tmp_path_factory.mktemp("study")
     result = CliRunner().invoke(app, ["reproduce", "colored-mnist", "--tiny", "--jobs", "1", "--folder", str(folder)])
     assert result.exit_code == 0, result.output
-    return folder, Plan(TINY), run_study(Plan(TINY), folder, n_jobs=1)  # everything is there already
+    return folder, StudyPlan(TINY), run_study(StudyPlan(TINY), folder, n_jobs=1)  # everything is there already
 
 
-def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, outcomes = study
     assert not outcomes.failures and {fit.method for fit in plan.fits()} == set(METHODS)
     for fit in plan.fits():
@@ -77,7 +77,7 @@ def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcom
         assert table["hue_error"] == [outcomes[fit]["hue_error"] for fit in fits]
 
 
-def test_components_learn_the_turn(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_components_learn_the_turn(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     """Guessing is off by 90° on average: twenty pairs of drawn digits bring that down by far."""
     _, plan, outcomes = study
     (fit,) = plan.of(COMPONENTS, 20)

@@ -22,22 +22,22 @@ from fewpairs.studies.mnist.fits import (
     TINY,
     Fit,
     Images,
-    Plan,
+    StudyPlan,
 )
 from fewpairs.studies.mnist.page import _Numbers
 from fewpairs.studies.running import run_study
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcomes]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyPlan, Outcomes]:
     """The smallest study there is, run once by the command."""
     folder = tmp_path_factory.mktemp("study")
     result = CliRunner().invoke(app, ["reproduce", "mnist", "--tiny", "--jobs", "1", "--folder", str(folder)])
     assert result.exit_code == 0, result.output
-    return folder, Plan(TINY), run_study(Plan(TINY), folder, n_jobs=1)  # everything is there already
+    return folder, StudyPlan(TINY), run_study(StudyPlan(TINY), folder, n_jobs=1)  # everything is there already
 
 
-def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, outcomes = study
     assert not outcomes.failures and {fit.method for fit in plan.fits()} == set(METHODS)
     for fit in plan.fits():
@@ -53,7 +53,7 @@ def test_every_fit_was_run_and_the_page_shows_it(study: tuple[Path, Plan, Outcom
 
 
 def test_a_part_of_a_study_is_compared_seed_by_seed() -> None:
-    plan, grid = Plan(FULL), FULL.grids[0]
+    plan, grid = StudyPlan(FULL), FULL.grids[0]
     ours, alone = (plan.of(grid, method, "mlp", 50, 500) for method in (BOUNDED, SUPERVISED))
     known = [(ours[0], 0.9), (ours[1], 0.8), (alone[1], 0.5), (alone[2], 0.1)]
     numbers = _Numbers(plan, Outcomes({fit.key: {"accuracy": accuracy} for fit, accuracy in known}))
@@ -88,7 +88,7 @@ MADE = {"seconds": 7.0, "made_with": "torch"}
 
 
 def test_fits_that_cannot_differ_are_made_once() -> None:
-    plan, grid = Plan(FULL), FULL.grids[0]
+    plan, grid = StudyPlan(FULL), FULL.grids[0]
     assert plan.of(grid, SUPERVISED, "mlp", 50, 500) == plan.of(grid, SUPERVISED, "mlp", 50, 1000)
     assert plan.of(grid, SPREADING, "cnn", 50, 500) == plan.of(grid, SPREADING, "mlp", 50, 500)[:3]
     assert plan.of(grid, SELF_TRAINING, "cnn", 50, 500) == plan.of(grid, SELF_TRAINING, "cnn", 20, 10_000) == []
@@ -101,7 +101,7 @@ def test_fits_that_cannot_differ_are_made_once() -> None:
 def test_what_is_said_follows_the_numbers() -> None:
     """Made-up outcomes: unlabelled rows bring seven points, but with 1,000 labels and 500 of them they cost two; label spreading
     is a point behind, self-training a point ahead."""
-    plan, outcomes = Plan(FULL), Outcomes()
+    plan, outcomes = StudyPlan(FULL), Outcomes()
     random = np.random.default_rng(0)
     for fit in plan.fits():
         accuracy = {BOUNDED: 0.90, SUPERVISED: 0.83, PAPER: 0.5, SPREADING: 0.89, SELF_TRAINING: 0.91}[fit.method]
@@ -131,7 +131,7 @@ def test_what_is_said_follows_the_numbers() -> None:
 
 
 def test_missing_cells_leave_gaps_and_no_claims() -> None:
-    plan = Plan(FULL)
+    plan = StudyPlan(FULL)
     numbers = mnist_page._Numbers(plan, Outcomes())
     assert mnist_page._verdicts(numbers, plan.scale.grids[0], "mlp") == []
     header, lines = mnist_page._table(numbers, plan.scale.grids[0], "mlp", "accuracy")
@@ -139,7 +139,7 @@ def test_missing_cells_leave_gaps_and_no_claims() -> None:
 
 
 def test_one_seed_is_no_evidence_and_networks_that_were_not_run_are_not_on_the_page(tmp_path: Path) -> None:
-    plan, outcomes = Plan(FULL), Outcomes()
+    plan, outcomes = StudyPlan(FULL), Outcomes()
     for fit in plan.fits():
         if fit.seed == 0 and fit.network == "mlp" and fit.images.dataset == "MNIST":
             accuracy = 0.9 if fit.method == BOUNDED else 0.8

@@ -17,20 +17,20 @@ from fewpairs.studies.running import run_study
 from fewpairs.studies.swiss_roll import page as swiss_roll_page
 from fewpairs.studies.swiss_roll.around import _worth
 from fewpairs.studies.swiss_roll.cells import ANALYTIC, ROLL, Draw, Fit, Truth, compare_draws
-from fewpairs.studies.swiss_roll.fits import FULL, NETWORKS, OURS, TINY, Plan
+from fewpairs.studies.swiss_roll.fits import FULL, NETWORKS, OURS, TINY, StudyPlan
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Outcomes]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyPlan, Outcomes]:
     """The smallest study there is, run once by the command."""
     folder = tmp_path_factory.mktemp("study")
     result = CliRunner().invoke(app, ["reproduce", "swiss-roll", "--tiny", "--jobs", "1", "--folder", str(folder)])
     assert result.exit_code == 0, result.output
-    plan = Plan(TINY)
+    plan = StudyPlan(TINY)
     return folder, plan, run_study(plan, folder, n_jobs=1)  # everything is there already
 
 
-def test_every_cell_was_run_and_is_finite(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_every_cell_was_run_and_is_finite(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     _, plan, outcomes = study
     assert not outcomes.failures
     for fit in plan.fits():
@@ -38,7 +38,7 @@ def test_every_cell_was_run_and_is_finite(study: tuple[Path, Plan, Outcomes]) ->
         assert len(numbers) >= 2 and np.isfinite(numbers).all()
 
 
-def test_the_page_shows_every_method_and_section(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_the_page_shows_every_method_and_section(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, _, _ = study
     page = (folder / "report.html").read_text()
     for method in METHODS:
@@ -61,19 +61,19 @@ def test_a_part_of_the_study_is_a_page_without_the_rest(tmp_path: Path) -> None:
     command = ["reproduce", "swiss-roll", "--tiny", "--jobs", "1", "--folder", str(tmp_path)]
     result = CliRunner().invoke(app, [*command, "--only", "regression", "--only", "no-such-fit"])
     assert result.exit_code == 0, result.output
-    page, plan = (tmp_path / "report.md").read_text(), Plan(TINY)
+    page, plan = (tmp_path / "report.md").read_text(), StudyPlan(TINY)
     n_fits = len(set(plan.fits()))
     assert f"{n_fits - 2} of {n_fits} fits have not been run" in page  # Regression is in the tables of two problems
     assert "| Regression |" in page and "With and without" not in page and "networks stable" not in page
 
 
-def test_what_is_there_is_shown_whatever_is_run(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_what_is_there_is_shown_whatever_is_run(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, outcomes = study
     some = run_study(plan, folder, plan.fits()[:1], n_jobs=1)
     assert some.of_key == outcomes.of_key
 
 
-def test_the_numbers_are_those_of_the_cells(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_the_numbers_are_those_of_the_cells(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, outcomes = study
     tables = json.loads((folder / "results.json").read_text())["tables"]
     for table in tables[:2]:
@@ -82,7 +82,7 @@ def test_the_numbers_are_those_of_the_cells(study: tuple[Path, Plan, Outcomes]) 
     assert "kl" in tables[1]["rows"][OURS] and "kl" not in tables[0]["rows"][OURS]
 
 
-def test_a_cell_can_be_repeated_bit_for_bit(study: tuple[Path, Plan, Outcomes]) -> None:
+def test_a_cell_can_be_repeated_bit_for_bit(study: tuple[Path, StudyPlan, Outcomes]) -> None:
     folder, plan, outcomes = study
     fit = plan.main(ANALYTIC, 24, 40)["EBiEOT-GMM, the paper's text"][0]
     again = fit.run(Store(folder / "cells" / "tiny"), "cpu")
@@ -92,7 +92,7 @@ def test_a_cell_can_be_repeated_bit_for_bit(study: tuple[Path, Plan, Outcomes]) 
 
 
 def test_the_plan_has_the_papers_sizes_and_shares_its_fits() -> None:
-    plan = Plan(FULL)
+    plan = StudyPlan(FULL)
     assert FULL.sizes == ((128, 1024), (16_000, 16_000)) and FULL.n_points == 30 and FULL.n_draws == 1024
     assert {key[1:] for key in plan.ablation()} == {(q, r) for q in (0, 1024) for r in (0, 1024)}
     assert {key[1:] for key in plan.grid()} == {(m, n) for m in (8, 16, 32, 64) for n in (8, 16, 32, 64)}
@@ -107,7 +107,7 @@ def test_a_registered_method_is_in_the_tables(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(methods, "_methods", dict(methods._methods))
     monkeypatch.setattr("fewpairs.studies.swiss_roll.fits.METHODS", methods._methods)
     register(Method("a new one", METHODS[OURS].make))
-    assert "a new one" in Plan(TINY).main(ROLL, 24, 40)
+    assert "a new one" in StudyPlan(TINY).main(ROLL, 24, 40)
     with pytest.raises(ValueError, match="a new one"):
         register(Method("a new one", METHODS[OURS].make))
 
@@ -131,7 +131,7 @@ def test_a_tie_is_judged_by_differences_on_the_same_draws() -> None:
 
 
 def test_what_unpaired_rows_are_worth_is_read_off_the_curves() -> None:
-    plan = Plan(FULL)
+    plan = StudyPlan(FULL)
     outcomes = Outcomes()
     for (method, n_pairs), fits in plan.sweep().items():
         for fit in fits:  # ours needs a quarter of the pairs

@@ -15,7 +15,7 @@ from fewpairs.data.samples import Samples
 from fewpairs.plans.classes import ClassCost, ClassPlan, ClassPotential
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.training.batches import Dealer
-from fewpairs.training.learners import MAX_SKIPPED, PopulationLearner, Settings, score_held_out
+from fewpairs.training.learners import MAX_SKIPPED, PopulationLearner, PopulationSettings, score_held_out
 from fewpairs.training.loop import Budget, Outcome, train
 from fewpairs.training.objectives import marginal, supervised
 from fewpairs.training.populations import Population
@@ -24,7 +24,7 @@ from fewpairs.training.smoothing import AdversarialSmoothing, NoiseSmoothing, No
 N_FOLDS = 3
 
 
-def settings(**changes) -> Settings:
+def settings(**changes) -> PopulationSettings:
     base = dict(
         learning_rate=1e-2,
         potential_learning_rate=1e-2,
@@ -33,7 +33,7 @@ def settings(**changes) -> Settings:
         pairs_batch_size=32,
         max_steps=60,
     )
-    return Settings(**{**base, **changes})
+    return PopulationSettings(**{**base, **changes})
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def run(
     folds: Folds,
     objective=supervised,
     *,
-    settings: Settings = settings(),  # noqa: B008 (it is frozen)
+    settings: PopulationSettings = settings(),  # noqa: B008 (it is frozen)
     seconds: float | None = None,
     on_step=lambda done: None,
     **arguments,

@@ -139,8 +139,6 @@ class Baseline(Saved, Translator):
         self._check_arguments()
         with learning(self):
             samples = self._gather(X, y, X_unpaired=X_unpaired, Y_unpaired=Y_unpaired)
-            self.n_pairs_ = len(samples.pairs_x)
-            self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
             self._learn(samples)
         return self
 

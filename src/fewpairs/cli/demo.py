@@ -13,7 +13,7 @@ __all__ = ["demo"]
 def demo(
     folder: Annotated[Path, typer.Option(help="Where to write the page and the picture.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="The draw of the data.")] = 0,
-    max_steps: Annotated[int | None, typer.Option(help="Training steps; fewer is quicker and worse.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Training steps; fewer is quicker and worse.", min=1)] = None,
 ) -> None:
     """Fit the Swiss roll three ways, print a table, and write a page that shows the learnt p(y|x)."""
     from fewpairs.studies.demo import HEADER, run_demo

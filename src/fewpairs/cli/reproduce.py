@@ -79,7 +79,7 @@ def _run(
     _refuse_missing(device)
     tell = partial(Console(stderr=True, highlight=False).print, soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends our workers too
-    plan = study.Plan(study.TINY if tiny else study.FAST if fast else study.FULL)
+    plan = study.StudyPlan(study.TINY if tiny else study.FAST if fast else study.FULL)
     try:
         fits = named(plan.fits(), only or [])
     except (ValueError, re.error) as error:

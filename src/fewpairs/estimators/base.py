@@ -161,6 +161,8 @@ class Translator(RegressorMixin, Configured):
             unpaired_x_weight=more_x_weight,
             unpaired_y_weight=more_y_weight,
         )
+        self.n_pairs_ = len(x)
+        self.n_unpaired_ = [len(samples.source) - len(x), len(samples.target) - len(x)]
         return replace(samples, relevance=_tensor(relevance))
 
     def _is_table(self, name: str) -> bool:

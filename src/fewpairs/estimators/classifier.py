@@ -54,7 +54,8 @@ from fewpairs.selection.families.classes import ClassFamily
 from fewpairs.selection.judges import Judge
 from fewpairs.selection.trials import Trainer
 from fewpairs.training.clock import Clock
-from fewpairs.training.learners import Settings
+from fewpairs.training.learners import PopulationSettings
+from fewpairs.training.objectives import OBJECTIVES
 from fewpairs.training.progress import progress_bar
 from fewpairs.training.threads import one_thread_if_brief
 
@@ -130,7 +131,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
     image_shape_: Shape | None
 
     rules: ClassVar[dict[str, Rule]] = {
-        "objective": one_of("marginal", "inverse_eot", "supervised"),
+        "objective": one_of(*OBJECTIVES),
         "class_prior": one_of("labelled", "uniform") | SEQUENCE | instance_of(Mapping, pd.Series),
         "unlabelled": ANYTHING,
         "network": one_of("auto", "mlp", "cnn") | instance_of(nn.Module),
@@ -332,7 +333,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
             folds = Folds.cut_by_class(samples, n_members, random)
             parts = {"trial_part": min(pace.judged_steps / pace.max_steps, 1.0), "final_part": 0.5}
         precision = self.training.precision
-        settings = Settings(
+        settings = PopulationSettings(
             learning_rate=pace.learning_rate,
             potential_learning_rate=pace.learning_rate,
             one_cycle=True,

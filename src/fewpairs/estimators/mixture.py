@@ -38,7 +38,8 @@ from fewpairs.selection.judges import Judge
 from fewpairs.selection.trials import Trainer
 from fewpairs.shift.bias import look_for_bias
 from fewpairs.training.clock import Clock
-from fewpairs.training.learners import Settings
+from fewpairs.training.learners import PopulationSettings
+from fewpairs.training.objectives import OBJECTIVES
 from fewpairs.training.progress import progress_bar
 
 __all__ = ["MixtureTranslator"]
@@ -92,7 +93,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     Attributes:
         plan_: The fitted plan, an ensemble in float64 and standardised units.
         validation_score_, validation_score_error_: The mean log-likelihood of the pairs, each by a member that has not seen
-            it, and its standard error. Settings, steps and shares were chosen without the pair that is scored; members
+            it, and its standard error. PopulationSettings, steps and shares were chosen without the pair that is scored; members
             are scored one by one, so the ensemble is usually a little better. NaN if nothing was held out.
         unpaired_gain_, unpaired_gain_error_: What the unpaired rows brought against the best model without them, in nats
             per pair; NaN if there was no time to train that one. Errors are NaN with fewer than five pairs.
@@ -130,7 +131,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     fold_keys_: Tensor
 
     rules: ClassVar[dict[str, Rule]] = {
-        "objective": one_of("marginal", "inverse_eot", "supervised"),
+        "objective": one_of(*OBJECTIVES),
         "time_budget": above(0) | NOTHING,
         "random_state": RANDOM_STATE,
         "warm_start": FLAG,
@@ -277,21 +278,10 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     def _prepare(
         self, samples: Samples, clock: Clock, on_step: Any, *, goes_on: bool = False, is_bias_known: bool = False
     ) -> Trainer:
-        """Scales the data, cuts them into folds, and hands them to a trainer."""
+        """Weighs pairs by where they come from, scales the data, cuts them into folds, and hands them to a trainer."""
         random, device = check_random_state(self.random_state), as_device(self.device)
-        self.n_pairs_ = len(samples.pairs_x)
-        self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
         keys = row_keys(samples)
-        known = samples.relevance.numpy() if is_bias_known else None
-        bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are, known)
-        self.bias_ = bias.describe()
-        samples = replace(samples, relevance=torch.from_numpy(bias.relevance))
-        if bias.is_biased:
-            # The pairs' own points are not from the population. Where it has enough points they leave source and target, and
-            # else they stay with the weight that brings them there.
-            has_plenty = min(self.n_unpaired_) >= max(LEAST_POPULATION, self.n_pairs_ / 2)
-            own = torch.zeros_like(samples.relevance) if has_plenty else samples.relevance / samples.relevance.mean()
-            samples = samples.weigh_own_points(own)
+        samples, uncovered = self._weigh(samples, is_bias_known=is_bias_known)
         if not goes_on:
             self.x_scaler_ = Scaler.learn(samples.source, samples.source_weight, is_wanted=self.standardise)
             self.y_scaler_ = Scaler.learn(samples.target, samples.target_weight, is_wanted=self.standardise)
@@ -305,7 +295,21 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             folds = Folds.cut(samples, n_folds, random, [known_folds.get(key) for key in keys])
         self.fold_keys_ = torch.tensor(keys)
         self.neighbourhood_ = Neighbourhood.learn(samples.source, random)
-        return self._trainer(samples, Judge.of(samples, folds, bias.uncovered), random, clock, on_step)
+        return self._trainer(samples, Judge.of(samples, folds, uncovered), random, clock, on_step)
+
+    def _weigh(self, samples: Samples, *, is_bias_known: bool) -> tuple[Samples, float]:
+        """Samples with the relevance of each pair, and the part of the population about which the pairs say nothing."""
+        known = samples.relevance.numpy() if is_bias_known else None
+        bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are, known)
+        self.bias_ = bias.describe()
+        samples = replace(samples, relevance=torch.from_numpy(bias.relevance))
+        if bias.is_biased:
+            # The pairs' own points are not from the population. Where it has enough points they leave source and target, and
+            # else they stay with the weight that brings them there.
+            has_plenty = min(self.n_unpaired_) >= max(LEAST_POPULATION, self.n_pairs_ / 2)
+            own = torch.zeros_like(samples.relevance) if has_plenty else samples.relevance / samples.relevance.mean()
+            samples = samples.weigh_own_points(own)
+        return samples, bias.uncovered
 
     def _trainer(
         self, samples: Samples, judge: Judge, random: np.random.RandomState, clock: Clock, on_step: Any
@@ -325,7 +329,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
             start_variance=architecture.start_variance,
             has_linear=() in options["hidden"] and self.objective != "inverse_eot",
         )
-        settings = Settings(
+        settings = PopulationSettings(
             learning_rate=training.learning_rate,
             potential_learning_rate=training.potential_learning_rate or training.learning_rate,
             one_cycle=training.one_cycle,

@@ -125,8 +125,6 @@ class NetworkTranslator(Saved, Translator):
             }
             more = {name: rows[name] for name in ("X_unpaired", "Y_unpaired")}
             samples = self._gather(rows["X"], rows["y"], **more)
-            self.n_pairs_ = len(samples.pairs_x)
-            self.n_unpaired_ = [len(samples.source) - self.n_pairs_, len(samples.target) - self.n_pairs_]
             self._learn(rows, samples, clock)
         return self
 

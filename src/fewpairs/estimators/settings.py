@@ -6,8 +6,10 @@ An estimator's arguments are what one decides; its settings objects hold the res
 `set_params(training__max_steps=100)` on the estimator puts a new one in their place, as in a grid search.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from inspect import signature
+from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
 from sklearn.base import BaseEstimator
@@ -43,11 +45,24 @@ __all__ = [
 AUTO = one_of("auto")
 
 
-@dataclass(frozen=True, kw_only=True)
+def _are_betas(value: Any) -> bool:
+    return (
+        SEQUENCE.accepts(value)
+        and len(value) == 2
+        and all(isinstance(one, Real) and 0 <= float(one) < 1 for one in value)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Settings:
     """Abstract: some settings of an estimator, which never change."""
 
     rules: ClassVar[dict[str, Rule]]
+
+    def __repr__(self) -> str:
+        """What is not as usual, as scikit-learn shows an estimator."""
+        changed = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings by name, as scikit-learn asks for them."""
@@ -66,24 +81,51 @@ class Configured(BaseEstimator):
 
     rules: ClassVar[dict[str, Rule]]
 
+    def __new__(cls, *args: Any, **arguments: Any) -> Self:
+        """Says in which settings object an argument is that is none of the estimator's own."""
+        for name, (group, kind) in _find_groups(cls, arguments).items():
+            raise TypeError(
+                f"{cls.__name__} takes {name} in {group}: {cls.__name__}({group}={kind.__name__}({name}={arguments[name]!r}))."
+            )
+        return super().__new__(cls)
+
     def set_params(self, **params: Any) -> Self:
         """Sets arguments, `training__max_steps` among them: settings objects are replaced by changed ones."""
+        for name, (group, _) in _find_groups(type(self), params).items():
+            raise ValueError(f"{type(self).__name__} takes {name} in {group}: set {group}__{name}.")
         of_settings: dict[str, dict[str, Any]] = {}
         own = dict(params)
         for key in params:
             name, _, inner = key.partition("__")
-            if inner and isinstance(params.get(name, getattr(self, name, None)), Settings):
+            if inner and isinstance(getattr(self, name, None), Settings):
                 of_settings.setdefault(name, {})[inner] = own.pop(key)
-        super().set_params(**own)
         for name, changes in of_settings.items():
-            setattr(self, name, getattr(self, name).set_params(**changes))
-        return self
+            given = own.get(name, getattr(self, name))
+            if not isinstance(given, Settings):
+                raise ValueError(
+                    f"{name} of {type(self).__name__} must be {self.rules[name].says}, but {given!r} came."
+                )
+            own[name] = given.set_params(**changes)
+        return super().set_params(**own)
 
     def _check_arguments(self) -> None:
         check_rules(self, self.rules)
 
 
-@dataclass(frozen=True, kw_only=True)
+def _find_groups(kind: type, names: Iterable[str]) -> dict[str, tuple[str, type[Settings]]]:
+    """Of names that are no arguments of an estimator: the settings objects that have them, by argument and class."""
+    usual = {name: argument.default for name, argument in signature(kind.__init__).parameters.items()}  # type: ignore[misc]
+    groups = {name: type(one) for name, one in usual.items() if isinstance(one, Settings)}
+    return {
+        name: (group, of_group)
+        for name in names
+        if name not in usual
+        for group, of_group in groups.items()
+        if name in of_group().get_params()
+    }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Search(Settings):
     """What a `MixtureTranslator` chooses from the data. A value fixes one; with all of them fixed, nothing is searched for.
 
@@ -121,7 +163,7 @@ class Search(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Architecture(Settings):
     """What the plans of a `MixtureTranslator` are made of, beside what its search finds.
 
@@ -154,7 +196,7 @@ class Architecture(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Training(Settings):
     """How the plans of a `MixtureTranslator` are trained.
 
@@ -190,7 +232,7 @@ class Training(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ClassifierSearch(Settings):
     """What keeps a `SemiSupervisedClassifier` steady where labels are few.
 
@@ -218,7 +260,7 @@ class ClassifierSearch(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ClassifierTraining(Settings):
     """How the networks of a `SemiSupervisedClassifier` are trained.
 
@@ -249,7 +291,7 @@ class ClassifierTraining(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Perceptrons(Settings):
     """The perceptrons that stand for cost and potential where no modules are given.
 
@@ -273,7 +315,7 @@ class Perceptrons(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class NetworkTraining(Settings):
     """How cost and potential of a `CorrectedTranslator` or an `EnergyTranslator` are trained.
 
@@ -299,9 +341,7 @@ class NetworkTraining(Settings):
         "max_steps": whole(1) | AUTO,
         "learning_rate": above(0),
         "potential_learning_rate": above(0) | NOTHING,
-        "betas": Rule(
-            "the two of Adam, such as (0.9, 0.999)", lambda value: SEQUENCE.accepts(value) and len(value) == 2
-        ),
+        "betas": Rule("the two of Adam, each from 0 on and below 1, such as (0.9, 0.999)", _are_betas),
         "one_cycle": FLAG,
         "max_grad_norm": above(0) | NOTHING,
         "batch_size": whole(2),
@@ -309,7 +349,7 @@ class NetworkTraining(Settings):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ChainSettings(Settings):
     """The Langevin chains of an `EnergyTranslator`, beside the sampler that moves them.
 

@@ -201,12 +201,12 @@ def _settle(
     rivals = [trial for trial in finals if trial.candidate.objective == "supervised" and _is_trained(trial)]
 
     known = _Known(family, judge)
-    shares = known.shares(mixed)
-    ours, tell = known.mix(list(mixed.values()))[1], partial(judge.mean, to_tell=True)
+    (trust, ours), tell = known.mix(list(mixed.values())), partial(judge.mean, to_tell=True)
+    shares = known.shares(mixed, trust)
     (of_ours, error), (of_x, error_of_x) = tell(ours), tell(ours - known.ignored)
     unpaired_gain = (0.0, 0.0) if objective == "supervised" else (math.nan, math.nan)
     if objective != "supervised" and rivals:
-        unpaired_gain = tell(ours - known.mix(rivals)[1])
+        unpaired_gain = tell(ours - known.mix(rivals).scores)
     # What ignores x was not searched for, and is not flattered.
     searched = [trial.scores() for trial in short if trial.candidate.objective == objective]
     too_good = (1 - shares[IGNORES_X]) * _optimism(searched, judge)
@@ -245,19 +245,19 @@ class _Known:
                 [torch.where(judge.is_held_out, found[1], math.nan)],
             )
 
-    def mix(self, trials: Sequence[Trial]) -> tuple[float, Tensor]:
+    def mix(self, trials: Sequence[Trial]) -> stacking.Trusted:
         """How far to trust a mixture of some trials and the linear plan, and the score of each pair."""
         looks = [*(trial.looks() for trial in trials), *(scores.unsqueeze(0) for scores in self.of_linear)]
         fold, weight = self.judge.folds.pairs, self.judge.weight
         scores = stacking.cross_fit(looks, self.ignored, fold, weight, self.judge.uncovered)
         return stacking.trust(scores, self.ignored, fold, weight)
 
-    def shares(self, trials: dict[str, Trial]) -> dict[str, float]:
-        """The shares of the mixture, by the names of its parts."""
+    def shares(self, trials: dict[str, Trial], trust: float) -> dict[str, float]:
+        """The shares of a mixture that is trusted so far, by the names of its parts."""
         kept = torch.stack([*(trial.scores() for trial in trials.values()), *self.of_linear, self.ignored])
         here = self.judge.is_held_out
         shares = stacking.find_shares(kept[:, here], self.judge.weight[here], self.judge.uncovered)
-        shares[:-1] *= self.mix(list(trials.values()))[0]
+        shares[:-1] *= trust
         shares[:-1][shares[:-1] < LEAST_SHARE] = 0.0
         shares[-1] = 1 - shares[:-1].sum()
         names = [*trials, *([LINEAR] if self.linear else []), IGNORES_X]

@@ -6,16 +6,24 @@ it is what little evidence falls back on. What is told of a mixture is told of p
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-__all__ = ["cross_fit", "find_shares", "optimism", "trust"]
+__all__ = ["Trusted", "cross_fit", "find_shares", "optimism", "trust"]
 
 IGNORE_X_PAIRS = 2.0  # the model that ignores x gets the share of this many pairs beforehand: it bounds every loss
 LOG_ODDS = -2.0  # beforehand, of the search's winner against ignoring x: of dozens of candidates one is lucky
 N_ITERATIONS = 200
+
+
+class Trusted(NamedTuple):
+    """How far a mixture is to be trusted against the model that ignores x, and its scores with no more trust than that."""
+
+    trust: float
+    scores: Tensor
 
 
 def find_shares(log_probs: Tensor, weight: Tensor, uncovered: float = 0.0) -> Tensor:
@@ -57,7 +65,7 @@ def cross_fit(looks: Sequence[Tensor], ignored: Tensor, fold: Tensor, weight: Te
     return outcome
 
 
-def trust(scores: Tensor, ignored: Tensor, fold: Tensor, weight: Tensor) -> tuple[float, Tensor]:
+def trust(scores: Tensor, ignored: Tensor, fold: Tensor, weight: Tensor) -> Trusted:
     """How far to trust a mixture against the model that ignores x, and its scores with no more trust than that.
 
     The trust is how probable the held-out pairs make the mixture, with `LOG_ODDS` beforehand; that in a pair's score comes
@@ -75,7 +83,7 @@ def trust(scores: Tensor, ignored: Tensor, fold: Tensor, weight: Tensor) -> tupl
         here, others = fold == number, (fold >= 0) & (fold != number)
         odds = LOG_ODDS + evidence[others].sum()
         trusted[here] = torch.logaddexp(scores[here] + logsigmoid(odds), ignored[here] + logsigmoid(-odds))
-    return float((LOG_ODDS + evidence[fold >= 0].sum()).sigmoid()), trusted
+    return Trusted(float((LOG_ODDS + evidence[fold >= 0].sum()).sigmoid()), trusted)
 
 
 def optimism(table: Tensor, fold: Tensor, weight: Tensor) -> float:

@@ -15,7 +15,7 @@ from fewpairs.selection.candidates import Candidate, Trial
 from fewpairs.selection.families.base import Family
 from fewpairs.training.batches import Dealer, JointDealer
 from fewpairs.training.clock import Clock
-from fewpairs.training.learners import PopulationLearner, Settings, score_held_out
+from fewpairs.training.learners import PopulationLearner, PopulationSettings, score_held_out
 from fewpairs.training.loop import Budget, train
 from fewpairs.training.populations import Population
 from fewpairs.training.smoothing import AdversarialSmoothing, NoiseSmoothing, NoSmoothing, Smoothing
@@ -60,7 +60,7 @@ class Trainer:
     """
 
     family: Family
-    settings: Settings
+    settings: PopulationSettings
     seed: int
     generator: torch.Generator
     clock: Clock

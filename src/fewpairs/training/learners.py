@@ -26,7 +26,7 @@ __all__ = [
     "Batch",
     "NetworkLearner",
     "PopulationLearner",
-    "Settings",
+    "PopulationSettings",
     "Step",
     "descend",
     "energy_scores",
@@ -41,7 +41,7 @@ Step = Callable[[Batch], Mapping[str, Tensor]]  # one step with a minibatch; the
 
 
 @dataclass(frozen=True)
-class Settings:
+class PopulationSettings:
     """How a population is trained.
 
     Attributes:
@@ -85,7 +85,7 @@ class PopulationLearner:
         folds: Folds,
         objective: Callable[..., Tensor],
         *,
-        settings: Settings,
+        settings: PopulationSettings,
         smoothing: Smoothing,
         dealer: Dealer | JointDealer,
         traits: Mapping[str, Tensor] | None = None,

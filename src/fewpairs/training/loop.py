@@ -17,13 +17,12 @@ from torch import Tensor
 
 from fewpairs.training.interrupts import ends_early, stop_if_asked
 
-__all__ = ["Budget", "Judge", "Learner", "Outcome", "one_cycle", "train"]
+__all__ = ["Budget", "Learner", "Look", "Outcome", "one_cycle", "train"]
 
 FIRST_LOOK = 10
 
-Judge = Callable[
-    [], Tensor
-]  # the score of each held-out row, higher is better, (candidates, rows); NaN where none is held out
+# The score of each held-out row, higher is better, (candidates, rows); NaN where none is held out.
+Look = Callable[[], Tensor]
 
 
 class Learner(Protocol):
@@ -124,7 +123,7 @@ class Outcome:
 
 def train(
     learner: Learner,
-    judge: Judge,
+    judge: Look,
     budget: Budget,
     *,
     weight: Tensor | None = None,
@@ -156,7 +155,7 @@ class _Run:
     def __init__(
         self,
         learner: Learner,
-        judge: Judge,
+        judge: Look,
         budget: Budget,
         weight: Tensor | None,
         on_step: Callable[[float], None],

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from fewpairs.data.samples import Samples
 from fewpairs.plans.classes import ClassPlan, log_average
-from fewpairs.plans.mixture import Plan
+from fewpairs.plans.plan import Plan
 
-__all__ = ["decisive_marginal", "inverse_eot", "marginal", "supervised"]
+__all__ = ["OBJECTIVES", "decisive_marginal", "inverse_eot", "marginal", "supervised"]
 
 
 def supervised(plan: Plan, samples: Samples, emphasis: float | Tensor = 0.0) -> Tensor:
@@ -44,11 +44,6 @@ def marginal(
     return supervised(plan, samples, emphasis) - unpaired_weight * _mean(log_marginal, samples.target_weight)
 
 
-def _mean(values: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean; a minibatch brings weights whose mean is no longer one."""
-    return (values * weight).sum() / weight.sum()
-
-
 def decisive_marginal(
     plan: ClassPlan, samples: Samples, *, unpaired_weight: Tensor, emphasis: Tensor, decisiveness: float
 ) -> Tensor:
@@ -59,7 +54,18 @@ def decisive_marginal(
     """
     log_probs = plan.log_probs(samples.source)
     log_marginal = log_average(log_probs, samples.source_weight)[samples.target.long().squeeze(-1)]
-    of_target = (log_marginal * samples.target_weight).sum() / samples.target_weight.sum()
     entropy = -(log_probs.exp() * log_probs).sum(-1)
-    mean_entropy = (entropy * samples.source_weight).sum() / samples.source_weight.sum()
-    return supervised(plan, samples, emphasis) - unpaired_weight * of_target + decisiveness * mean_entropy
+    return (
+        supervised(plan, samples, emphasis)
+        - unpaired_weight * _mean(log_marginal, samples.target_weight)
+        + decisiveness * _mean(entropy, samples.source_weight)
+    )
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean; a minibatch brings weights whose mean is no longer one."""
+    return (values * weight).sum() / weight.sum()
+
+
+# What an estimator may be asked for.
+OBJECTIVES = {objective.__name__: objective for objective in (marginal, inverse_eot, supervised)}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from fewpairs.plans.mixture import Plan
+from fewpairs.plans.plan import Plan
 
 __all__ = ["Population"]
 

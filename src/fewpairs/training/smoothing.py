@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fewpairs.data.samples import Samples
-from fewpairs.plans.mixture import Plan
+from fewpairs.plans.plan import Plan
 from fewpairs.training.populations import Population
 
 __all__ = ["AdversarialSmoothing", "NoSmoothing", "NoiseSmoothing", "Smoothing"]

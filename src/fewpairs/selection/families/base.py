@@ -14,7 +14,7 @@ from fewpairs.plans.ensemble import Ensemble, Part
 from fewpairs.plans.plan import Plan
 from fewpairs.selection.candidates import Candidate, Options, Value
 from fewpairs.selection.judges import Judge
-from fewpairs.training import objectives
+from fewpairs.training.objectives import OBJECTIVES
 
 __all__ = ["Family"]
 
@@ -53,7 +53,7 @@ class Family(ABC):
 
     def objective(self, candidate: Candidate) -> Callable[..., Tensor]:
         """What its members minimise."""
-        return getattr(objectives, candidate.objective)
+        return OBJECTIVES[candidate.objective]
 
     def members(self, candidate: Candidate, n_folds: int) -> list[Plan]:
         """The plans of a candidate before training, one a fold."""

@@ -2,7 +2,7 @@
 
 Pairs are kept with a chance proportional to exp(−strength · z(x)), z a standardised column of x, so population over pairs is
 exp(strength · z(x)) up to a factor, exactly. Unpaired rows and the fresh pairs to be judged by come from the whole population.
-Tables, figures and the page are made in `biased_pairs_page`.
+Tables, figures and the page are made in `page`.
 """
 
 import time
@@ -31,7 +31,7 @@ __all__ = [
     "TINY",
     "Correction",
     "Fit",
-    "Plan",
+    "StudyPlan",
 ]
 
 OBJECTIVES = ("marginal", "supervised", "inverse_eot")
@@ -266,7 +266,7 @@ TINY = Scale("tiny", (("Swiss roll", 24, 60, 1),), (1.0,), 60, tuple(FIXED.items
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """All fits of a study of one scale."""
 
     scale: Scale

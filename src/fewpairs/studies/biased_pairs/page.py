@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewpairs.report.page import Entry
 from fewpairs.report.plots import plot_curves
-from fewpairs.studies.biased_pairs.fits import AS_SHIPPED, CORRECTIONS, NONE, OBJECTIVES, Correction, Plan
+from fewpairs.studies.biased_pairs.fits import AS_SHIPPED, CORRECTIONS, NONE, OBJECTIVES, Correction, StudyPlan
 from fewpairs.studies.cells import Outcomes
 from fewpairs.studies.comparisons import gain_over, mean_and_spread, tied_for_best
 from fewpairs.studies.pages import HOW_KEPT, begin_page, finish_page
@@ -32,7 +32,7 @@ Columns = dict[float, dict[str, list[float]]]  # by strength of the bias and cor
 class _Numbers:
     """What the cells found, by world, objective, correction and strength: one NLL a draw."""
 
-    def __init__(self, plan: Plan, outcomes: Outcomes) -> None:
+    def __init__(self, plan: StudyPlan, outcomes: Outcomes) -> None:
         self.plan, self.outcomes = plan, outcomes
 
     def nll(self, world: str, objective: str, correction: Correction, strength: float) -> list[float]:
@@ -52,7 +52,7 @@ class _Numbers:
         return gain_over(*(self.nll(world, objective, one, strength) for one in (WITHOUT, correction)))
 
 
-def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
+def write_page(folder: Path, plan: StudyPlan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
     page = begin_page("Pairs from a corner of the population", plan, outcomes)

@@ -2,7 +2,7 @@
 
 What is judged: the hue of a translated 2 against its own plus 120°, whether a classifier sees a 3, and the pictures themselves.
 The paper's networks learn by our objective and by the paper's own; beside them stands a `MixtureTranslator` of principal
-components. Tables, figures and the page are made in `colored_mnist_page`.
+components. Tables, figures and the page are made in `page`.
 """
 
 import time
@@ -26,7 +26,7 @@ from fewpairs.studies.cells import Cell, Store
 from fewpairs.studies.mnist.fits import Images
 from fewpairs.studies.settings import with_settings
 
-__all__ = ["FAST", "FULL", "METHODS", "TINY", "Fit", "Plan", "Scale"]
+__all__ = ["FAST", "FULL", "METHODS", "TINY", "Fit", "Scale", "StudyPlan"]
 
 SOURCE, TARGET, TURN = 2, 3, 120.0
 NEURAL, PAPER, COMPONENTS = "networks, our objective", "networks, the paper's loss", "mixture of principal components"
@@ -244,7 +244,7 @@ TINY = Scale(
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """All fits of a study of one scale."""
 
     scale: Scale

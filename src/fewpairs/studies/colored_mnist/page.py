@@ -8,7 +8,7 @@ import numpy as np
 from fewpairs.report.page import Entry
 from fewpairs.report.plots import plot_image_rows
 from fewpairs.studies.cells import Outcomes
-from fewpairs.studies.colored_mnist.fits import METHODS, SLUGS, Plan
+from fewpairs.studies.colored_mnist.fits import METHODS, SLUGS, StudyPlan
 from fewpairs.studies.comparisons import mean_and_spread, tied_for_best
 from fewpairs.studies.pages import begin_page, finish_page
 
@@ -23,7 +23,7 @@ MEASURES = {
 }
 
 
-def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
+def write_page(folder: Path, plan: StudyPlan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     page = begin_page("Coloured digits: from a 2 to a 3, turned by 120° in hue", plan, outcomes)
     page.say(WHAT)
@@ -60,11 +60,11 @@ def _table(found: Mapping[str, Mapping[str, list[float]]]) -> tuple[list[str], l
     return ["", *(title for title, _ in MEASURES.values())], lines
 
 
-def _values(plan: Plan, outcomes: Outcomes, method: str, n_pairs: int, measure: str) -> list[float]:
+def _values(plan: StudyPlan, outcomes: Outcomes, method: str, n_pairs: int, measure: str) -> list[float]:
     return [outcomes[fit][measure] for fit in plan.of(method, n_pairs) if fit in outcomes]
 
 
-def _pictures(plan: Plan, outcomes: Outcomes, method: str) -> dict[str, np.ndarray]:
+def _pictures(plan: StudyPlan, outcomes: Outcomes, method: str) -> dict[str, np.ndarray]:
     """The paper's rows: source, truth, and the translation by each number of pairs, of the first seed."""
     rows: dict[str, np.ndarray] = {}
     for n_pairs in plan.scale.pairs:

@@ -1,7 +1,7 @@
 """Digits with few labels: what unlabelled images bring a classifier, by how many there are of both kinds, and beside its rivals.
 
 Labels are balanced, as in the paper. A seed has one order of the images: more labelled or unlabelled ones are the same ones and
-others, so that cells of one seed can be compared. Tables, figures and the page are made in `mnist_page`.
+others, so that cells of one seed can be compared. Tables, figures and the page are made in `page`.
 """
 
 import time
@@ -20,7 +20,7 @@ from fewpairs.estimators.classifier import SemiSupervisedClassifier
 from fewpairs.studies.cells import Cell, Store
 from fewpairs.studies.settings import with_settings
 
-__all__ = ["BOUNDED", "FAST", "FULL", "LEAST_TO_BEGIN_WITH", "METHODS", "TINY", "Fit", "Grid", "Images", "Plan"]
+__all__ = ["BOUNDED", "FAST", "FULL", "LEAST_TO_BEGIN_WITH", "METHODS", "TINY", "Fit", "Grid", "Images", "StudyPlan"]
 
 BOUNDED, SUPERVISED, PAPER = "bounded (marginal), the default", "labelled rows alone", "the paper's loss"
 SELF_TRAINING, SPREADING = "self-training", "label spreading"
@@ -176,7 +176,7 @@ TINY = Scale(
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """All fits of a study of one scale."""
 
     scale: Scale

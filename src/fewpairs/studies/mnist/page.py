@@ -20,7 +20,7 @@ from fewpairs.studies.mnist.fits import (
     SPREADING,
     SUPERVISED,
     Grid,
-    Plan,
+    StudyPlan,
 )
 from fewpairs.studies.pages import HOW_KEPT, begin_page, finish_page
 
@@ -39,7 +39,7 @@ FEW_LABELS = 200  # up to here unlabelled rows are expected to help
 class _Numbers:
     """What the cells found, by grid, method, network and rows: one number a seed."""
 
-    def __init__(self, plan: Plan, outcomes: Outcomes) -> None:
+    def __init__(self, plan: StudyPlan, outcomes: Outcomes) -> None:
         self.plan, self.outcomes = plan, outcomes
 
     def of(
@@ -69,7 +69,7 @@ class _Numbers:
         return found
 
 
-def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
+def write_page(folder: Path, plan: StudyPlan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     scale, numbers = plan.scale, _Numbers(plan, outcomes)
     page = begin_page("Digits with few labels", plan, outcomes)
@@ -116,7 +116,7 @@ def _tables(numbers: _Numbers, grid: Grid, network: str) -> list[dict[str, Any]]
     ]
 
 
-def _times(plan: Plan, outcomes: Outcomes) -> list[str]:
+def _times(plan: StudyPlan, outcomes: Outcomes) -> list[str]:
     """How long a fit of the default took, by where it was made."""
     seconds: dict[str, list[float]] = {}
     for fit in plan.fits():

@@ -10,7 +10,7 @@ from fewpairs.report.page import Page
 from fewpairs.report.plots import plot_curves, plot_heatmaps
 from fewpairs.studies.cells import Outcome, Outcomes
 from fewpairs.studies.comparisons import mean_and_spread
-from fewpairs.studies.swiss_roll.fits import OURS, Plan
+from fewpairs.studies.swiss_roll.fits import OURS, StudyPlan
 from fewpairs.studies.swiss_roll.numbers import COLUMNS, Found, Rows, Tables, found_of, numbers_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["write_ablation", "write_grid", "write_networks", "write_runaway", "write_sweep"]
 
 
-def write_ablation(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
+def write_ablation(page: Page, plan: StudyPlan, outcomes: Outcomes) -> Tables:
     """What either kind of unpaired rows brings. Fits of the main table are among them: on their own they would be a comparison
     with nothing."""
     rows = found_of(plan.ablation(), outcomes)
@@ -33,7 +33,7 @@ def write_ablation(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
     ]
 
 
-def write_sweep(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
+def write_sweep(page: Page, plan: StudyPlan, outcomes: Outcomes) -> Tables:
     """The likelihood as pairs grow; here too, fits of the main table are not enough."""
     rows = {key: [one["nll"] for one in found] for key, found in found_of(plan.sweep(), outcomes).items()}
     if len({n_pairs for _, n_pairs in rows}) < 2:
@@ -44,7 +44,7 @@ def write_sweep(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
     return [{"sweep": method, "P": n_pairs, "nll": values} for (method, n_pairs), values in rows.items()]
 
 
-def write_grid(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
+def write_grid(page: Page, plan: StudyPlan, outcomes: Outcomes) -> Tables:
     """Over slopes and atoms."""
     rows = found_of(plan.grid(), outcomes)
     if not rows:
@@ -60,7 +60,7 @@ def write_grid(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
     ]
 
 
-def write_networks(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
+def write_networks(page: Page, plan: StudyPlan, outcomes: Outcomes) -> Tables:
     """Free networks with one means of stability after the other; the correction and the mixture beside them are no such means."""
     rows = found_of(plan.networks(), outcomes)
     if not any(name in plan.scale.means for name in rows):
@@ -71,7 +71,7 @@ def write_networks(page: Page, plan: Plan, outcomes: Outcomes) -> Tables:
     return [{"networks": name, "rows": numbers_of({name: found})} for name, found in rows.items()]
 
 
-def write_runaway(page: Page, plan: Plan, outcomes: Outcomes) -> None:
+def write_runaway(page: Page, plan: StudyPlan, outcomes: Outcomes) -> None:
     """The three objectives, step by step."""
     if rows := {objective: outcomes[fit] for objective, fit in plan.runaway().items() if fit in outcomes}:
         page.head("Why the paper's loss runs away")
@@ -111,7 +111,7 @@ def _sweep(rows: Mapping[tuple[str, int], list[float]]) -> "Figure":
     return plot_curves({"held-out NLL (nats)": curves}, "pairs", is_log=True, top=4.0)
 
 
-def _worth(plan: Plan, outcomes: Outcomes) -> str:
+def _worth(plan: StudyPlan, outcomes: Outcomes) -> str:
     """For each number of pairs, with how many pairs the supervised model would be as good; read off the curve."""
 
     def means(method: str) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +136,7 @@ def _worth(plan: Plan, outcomes: Outcomes) -> str:
     return "Read off the two curves: " + "; ".join(sentences) + "." if sentences else "The curves do not meet."
 
 
-def _heatmaps(plan: Plan, rows: Mapping[tuple[str, int, int], Found]) -> dict[str, "Figure"]:
+def _heatmaps(plan: StudyPlan, rows: Mapping[tuple[str, int, int], Found]) -> dict[str, "Figure"]:
     columns, grid = ("mmd", "transport", "conditional_mmd", "conditional_transport"), plan.scale.grid
     maps: dict[str, dict[str, np.ndarray]] = {}
     for (method, n_slopes, n_atoms), found in rows.items():

@@ -1,7 +1,7 @@
 """The paper's main experiment, Gaussian → Swiss roll, and everything around it: which fits, of which sizes.
 
-Every fit is one cell (`swiss_roll_cells`): a method, a number of rows of each kind, a seed. Sections share cells. Tables,
-figures and the page are made in `swiss_roll_page`.
+Every fit is one cell (`cells`): a method, a number of rows of each kind, a seed. Sections share cells. Tables,
+figures and the page are made in `page`.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fewpairs.energies.samplers import AdjustedLangevin, Langevin
 from fewpairs.studies.methods import DEFAULT, METHODS
 from fewpairs.studies.swiss_roll.cells import ANALYTIC, ROLL, Draw, Fit, Truth
 
-__all__ = ["FAST", "FULL", "MEANS", "NETWORKS", "OURS", "TINY", "Plan", "Scale"]
+__all__ = ["FAST", "FULL", "MEANS", "NETWORKS", "OURS", "TINY", "Scale", "StudyPlan"]
 
 OURS = DEFAULT
 NETWORKS, NEURAL_PAPER = "fewpairs with networks", "EBiEOT-NN, the paper's text"
@@ -134,7 +134,7 @@ TINY = Scale(
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """All cells of a study of one scale, section by section."""
 
     scale: Scale

@@ -19,7 +19,7 @@ from fewpairs.studies.methods import METHODS
 from fewpairs.studies.pages import HOW_KEPT, begin_page, finish_page
 from fewpairs.studies.swiss_roll.around import write_ablation, write_grid, write_networks, write_runaway, write_sweep
 from fewpairs.studies.swiss_roll.cells import ANALYTIC, POINTS, ROLL, Fit, Truth
-from fewpairs.studies.swiss_roll.fits import OURS, Plan
+from fewpairs.studies.swiss_roll.fits import OURS, StudyPlan
 from fewpairs.studies.swiss_roll.numbers import COLUMNS, Rows, Tables, found_of, numbers_of, values_of
 from fewpairs.studies.swiss_roll.paper import CLAIMS, PAPER
 
@@ -32,7 +32,7 @@ CONDITIONAL = ("conditional_mmd", "conditional_transport", "nll", "kl")  # what 
 Mains = Mapping[tuple[str, int, int], Rows]  # by problem, pairs and unpaired rows of each kind
 
 
-def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
+def write_page(folder: Path, plan: StudyPlan, outcomes: Outcomes) -> Path:
     """Writes the page, the figures and all numbers into the folder; returns the page's path."""
     page = begin_page("Gaussian → Swiss roll: p(y|x) from a few pairs", plan, outcomes)
     mains = {
@@ -52,7 +52,7 @@ def write_page(folder: Path, plan: Plan, outcomes: Outcomes) -> Path:
     return finish_page(page, folder, outcomes, _how_made(plan, outcomes), **results)
 
 
-def _write_mains(page: Page, plan: Plan, outcomes: Outcomes, mains: Mains) -> Tables:
+def _write_mains(page: Page, plan: StudyPlan, outcomes: Outcomes, mains: Mains) -> Tables:
     tables: Tables = []
     for (problem, n_pairs, n_unpaired), rows in mains.items():
         page.head(_title(problem, n_pairs, n_unpaired))
@@ -69,7 +69,7 @@ def _write_mains(page: Page, plan: Plan, outcomes: Outcomes, mains: Mains) -> Ta
     return tables
 
 
-def _write_methods(page: Page, plan: Plan, mains: Mains) -> None:
+def _write_methods(page: Page, plan: StudyPlan, mains: Mains) -> None:
     """What the methods of the main tables are, and whether they are as the paper says."""
     page.head("What each method learns from")
     page.tabulate(*_usage_table([name for name in METHODS if any(name in rows for rows in mains.values())]))
@@ -144,7 +144,7 @@ def _usage_table(names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     return ["", *kinds.values(), "draws y at random", "has a density"], lines
 
 
-def _mappings(plan: Plan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpaired: int) -> "Figure":
+def _mappings(plan: StudyPlan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpaired: int) -> "Figure":
     fits = {name: fits[0] for name, fits in plan.main(problem, n_pairs, n_unpaired).items() if fits[0] in outcomes}
     first = plan.main(problem, n_pairs, n_unpaired)[OURS][0]
     data, truth = outcomes[first.draw], outcomes[first.truth]
@@ -162,7 +162,7 @@ def _mappings(plan: Plan, outcomes: Outcomes, problem: str, n_pairs: int, n_unpa
     )
 
 
-def _how_made(plan: Plan, outcomes: Outcomes) -> list[str]:
+def _how_made(plan: StudyPlan, outcomes: Outcomes) -> list[str]:
     fits: list[Fit] = [fit for fit in dict.fromkeys(plan.fits()) if fit in outcomes]
     warned = sorted({text for fit in fits for text in outcomes[fit].get("warnings", [])})
     scale = ", ".join(f"{name} = {value}" for name, value in vars(plan.scale).items())
