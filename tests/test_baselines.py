@@ -20,7 +20,7 @@ from fewpairs.data.folds import hold_out
 from fewpairs.data.samples import Samples
 from fewpairs.datasets.made import LinearGaussian, TranslationData, TwoBranches
 from fewpairs.training.batches import minibatches
-from fewpairs.training.learners import NetworkLearner
+from fewpairs.training.learners import StepLearner
 from fewpairs.training.loop import Budget, Outcome, train
 
 QUICK = {"max_steps": 20, "random_state": 0, "verbose": False}
@@ -218,7 +218,7 @@ def _run(scores: list[float], step=lambda network: None, **options) -> tuple[nn.
         return torch.tensor([[-next(judged)]])
 
     nothing = torch.zeros(2, 1)
-    learner = NetworkLearner(network, take, minibatches(Samples(nothing, nothing, nothing, nothing), 2))
+    learner = StepLearner(network, take, minibatches(Samples(nothing, nothing, nothing, nothing), 2))
     return network, train(learner, judge, Budget(len(scores), n_looks=30, looks_early=True, **options))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fewpairs.training.learners import NetworkLearner
+from fewpairs.training.learners import StepLearner
 from fewpairs.training.loop import Budget, Outcome, train
 
 
@@ -29,7 +29,7 @@ class Counting:
         return self.network.weight.detach().clone()
 
     def run(self, max_steps: int, **budget) -> Outcome:
-        learner = NetworkLearner(self.network, self.step, itertools.repeat(None))
+        learner = StepLearner(self.network, self.step, itertools.repeat(None))
         return train(learner, self.judge, Budget(max_steps, n_looks=30, looks_early=True, **budget))
 
 

@@ -27,7 +27,7 @@ from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, SEQUENCE, TEXT, Rule, above, at_least, between, whole
 from fewpairs.estimators.saving import Saved
 from fewpairs.training.batches import minibatches
-from fewpairs.training.learners import NetworkLearner, Step, descend, energy_scores
+from fewpairs.training.learners import Step, StepLearner, descend, energy_scores
 from fewpairs.training.loop import Budget, Outcome, train
 from fewpairs.training.progress import progress_bar
 from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
@@ -159,7 +159,7 @@ class Baseline(Saved, Translator):
         )
         with seeded(int(random.randint(2**31)), device), progress_bar(is_on=self.verbose) as show:
             networks = self._build(samples).to(device)
-            learner = NetworkLearner(networks, self._start(networks, samples), minibatches(samples, self.batch_size))
+            learner = StepLearner(networks, self._start(networks, samples), minibatches(samples, self.batch_size))
             outcome = train(
                 learner,
                 lambda: self._judge(networks, x_judge, y_judge).unsqueeze(0),

@@ -20,9 +20,8 @@ from fewpairs.data.samples import Samples
 __all__ = ["Folds", "hold_out", "row_keys"]
 
 LARGEST = 2000  # pairs in one fold: that many judge to some hundredths of a nat, the others are better learnt from
-NEAR = (
-    0.01  # rows nearer than this part of the distance that evenly laid out rows would have are the same thing twice …
-)
+# Rows are the same thing twice if they are nearer than this part of the distance that evenly laid out rows would have …
+NEAR = 0.01
 NEAREST = 1e-3  # … and no farther apart than this many standard deviations
 NEW = -2  # the fold of a pair before it has one
 

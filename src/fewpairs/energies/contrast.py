@@ -98,7 +98,7 @@ class Contrast(EnergyLearner[Hand]):
     adam: Adam
 
     def __post_init__(self) -> None:
-        super().__init__(self.energy, None, self._batches())
+        super().__init__(self.energy, self._batches())
         self.descent = Descent(self.energy, self.adam)
         self._recorder = Recorder()
         self._buffer = ReplayBuffer(self.buffer_size, self.samples.target[0])

@@ -73,7 +73,7 @@ class Correction(EnergyLearner[Task]):
     adam: Adam
 
     def __post_init__(self) -> None:
-        super().__init__(self.energy, None, self._batches())
+        super().__init__(self.energy, self._batches())
         self.descent = Descent(self.energy, self.adam)
         here = self.folds == 0
         self._x, self._y = (rows[here][:MOST_TO_CORRECT] for rows in (self.samples.pairs_x, self.samples.pairs_y))

@@ -1,7 +1,6 @@
-"""Classifiers: `SemiSupervisedClassifier` learns p(class|x) from a few labelled rows and many without a label.
+"""`SemiSupervisedClassifier` learns p(class|x) from a few labelled rows and many without a label.
 
-The same objective, smoothing, training and choice as for continuous y, with class plans (`classes`) in its place: the
-unlabelled rows say where x is, and the class prior stands for the unpaired y's.
+The same as for continuous y, with class plans: unlabelled rows say where x is, and the class prior stands for the unpaired y's.
 """
 
 import math

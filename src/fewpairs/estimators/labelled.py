@@ -53,9 +53,8 @@ class LabelledRows(Configured):
         weight = checks.as_weight(sample_weight, x, "sample_weight")
         weight = weight / weight.max()  # only ratios matter, and squares of some scales are no numbers any more
         labels = labels[weight[is_labelled] > 0]
-        x, is_labelled, weight = (
-            rows[weight > 0] for rows in (x, is_labelled, weight)
-        )  # a row of weight zero is no row
+        # A row of weight zero is no row.
+        x, is_labelled, weight = (rows[weight > 0] for rows in (x, is_labelled, weight))
         if not is_labelled.any():
             raise ValueError(
                 f"All {len(x)} rows are unlabelled ({self.unlabelled!r}, None or NaN stands for no label): at least one row of "

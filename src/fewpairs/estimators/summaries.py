@@ -39,9 +39,8 @@ def summarise_classifier(model: "SemiSupervisedClassifier") -> str:
             f"so nothing is known about how good it is. Training {model.ended_}."
         )
     gain = ""
-    if model.n_unlabelled_ and not math.isnan(
-        model.unpaired_gain_
-    ):  # there may have been no time to see how it is without
+    # There may have been no time to see how it is without them.
+    if model.n_unlabelled_ and not math.isnan(model.unpaired_gain_):
         gain = f"; the unlabelled rows brought {model.unpaired_gain_:+.3f} ± {model.unpaired_gain_error_:.3f}"
     return (
         f"{data}. Held-out log-probability {model.validation_score_:.3f} ± {model.validation_score_error_:.3f} nats a label. x "

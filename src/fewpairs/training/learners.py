@@ -5,6 +5,7 @@ A gradient that is not finite counts as zero for the member it belongs to, and t
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ __all__ = [
     "PopulationLearner",
     "PopulationSettings",
     "Step",
+    "StepLearner",
     "descend",
     "energy_scores",
     "score_held_out",
@@ -192,19 +194,18 @@ def _tame(parameters: list[Tensor], losses: Tensor, max_norm: float | None) -> T
     return is_finite
 
 
-class NetworkLearner(Generic[Batch]):
-    """Creates the learner of networks that take steps of their own making.
+class NetworkLearner(ABC, Generic[Batch]):
+    """Abstract: the learner of networks that take steps of their own making.
 
     Arguments:
         networks: Everything that is learnt.
-        take_step: One step with a minibatch; returns its losses by name. None in a subclass that has its own, `_learn`.
-        batches: The minibatches, whatever the step takes as one, without end.
+        batches: The minibatches, whatever a step takes as one, without end.
     """
 
     n_candidates = 1
 
-    def __init__(self, networks: nn.Module, take_step: Step[Batch] | None, batches: Iterator[Batch]) -> None:
-        self.networks, self.take_step, self.batches = networks, take_step, batches
+    def __init__(self, networks: nn.Module, batches: Iterator[Batch]) -> None:
+        self.networks, self.batches = networks, batches
         self.losses: Mapping[str, Tensor] = {}
         self.best = copy.deepcopy(networks.state_dict())
         networks.eval()
@@ -215,9 +216,9 @@ class NetworkLearner(Generic[Batch]):
         self.networks.eval()
         return self.losses
 
+    @abstractmethod
     def _learn(self, batch: Batch) -> Mapping[str, Tensor]:
-        assert self.take_step is not None
-        return self.take_step(batch)
+        """Takes one step with a minibatch; returns its losses by name."""
 
     def is_finite(self) -> Tensor:
         found = [
@@ -235,6 +236,23 @@ class NetworkLearner(Generic[Batch]):
     def restore(self) -> None:
         self.networks.load_state_dict(self.best)
         self.networks.eval()
+
+
+class StepLearner(NetworkLearner[Batch]):
+    """Creates the learner of networks whose step is a function.
+
+    Arguments:
+        networks: Everything that is learnt.
+        take_step: One step with a minibatch; returns its losses by name.
+        batches: The minibatches.
+    """
+
+    def __init__(self, networks: nn.Module, take_step: Step[Batch], batches: Iterator[Batch]) -> None:
+        super().__init__(networks, batches)
+        self.take_step = take_step
+
+    def _learn(self, batch: Batch) -> Mapping[str, Tensor]:
+        return self.take_step(batch)
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Callable[[Samples], Tensor]) -> Step[Samples]:

@@ -19,9 +19,8 @@ __all__ = ["FEW_ROWS", "one_thread", "one_thread_if_brief"]
 
 USERS_OWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 BEGAN_WITH = torch.get_num_threads()  # what torch finds right for this machine
-FEW_ROWS = (
-    10_000  # to ask about: a network of usual width answers in some 50 ms on one thread, two would save a third of it
-)
+# Rows to ask about: a network of usual width answers in some 50 ms on one thread, and two would save a third of it.
+FEW_ROWS = 10_000
 
 _IS_WITHIN: ContextVar[bool] = ContextVar("whether this thread of Python has one thread already", default=False)
 
