@@ -1,4 +1,4 @@
-"""What holds for both translators with networks: repeatable fits, even faces, files, interrupts, and the door to both."""
+"""What holds for both translators with networks: repeatable fits, equal methods, files, interrupts, and the door to both."""
 
 import math
 

@@ -123,8 +123,8 @@ def _rough_prices(cost: Tensor) -> tuple[Tensor, Tensor]:
 def sinkhorn_divergence(points: ArrayLike, others: ArrayLike, *, epsilon: float = 1e-3) -> float:
     """The debiased Sinkhorn divergence as the paper computes it, with geomloss as it usually is: cost |x − y|²/2, no root.
 
-    The paper's tables call it W₂; for small ε it would be about W₂²/2. But a few points far from the others suffice for that
-    haste to give negative numbers. To compare methods use `transport_cost`: it is exact, and faster for some thousand points.
+    The paper's tables call it W₂; for small ε it would be about W₂²/2. But a few points far from the others suffice to make
+    it negative: it stops too early. To compare methods use `transport_cost`: it is exact, and faster for some thousand points.
     """
     loss = _library("geomloss").SamplesLoss("sinkhorn", p=2, blur=math.sqrt(epsilon), backend="tensorized")
     return float(loss(_points(points), _points(others)))
