@@ -41,10 +41,10 @@ def test_a_step_size_that_rises_and_falls_does_so_within_its_time() -> None:
 
     class Learner(EnergyLearner):
         def __init__(self) -> None:
-            super().__init__(energy, self.learn, itertools.repeat(None))
+            super().__init__(energy, itertools.repeat(None))
             self.descent = Descent(energy, replace(ADAM, one_cycle=True))
 
-        def learn(self, batch: None) -> dict[str, torch.Tensor]:
+        def _learn(self, batch: None) -> dict[str, torch.Tensor]:
             lengths.append(self.descent.optimizer.param_groups[0]["lr"])
             self.descent.step(energy(draw(5, 2), draw(5, 1)).mean())
             return {}
