@@ -24,6 +24,7 @@ __all__ = [
     "as_weight",
     "column_names",
     "describe_unlike",
+    "forwards",
     "warn_user",
 ]
 
@@ -54,7 +55,7 @@ class Unpaired:
 def as_rows(
     rows: Any, name: str, *, n_columns: int | None = None, names: list[str] | None = None, may_be_1d: bool = False
 ) -> np.ndarray:
-    """Checks a table of numbers and returns it as (rows, columns) in float64.
+    """Checks a table of numbers and returns it as (rows, columns) in float64, laid out as tensors are.
 
     Arguments:
         rows: An array, tensor or frame, wrapped in `Unpaired` or not.
@@ -75,6 +76,7 @@ def as_rows(
         table = check_array(
             rows,
             dtype=np.float64,
+            order="C",
             ensure_2d=not may_be_1d,
             ensure_all_finite=False,
             ensure_min_samples=0,
@@ -86,7 +88,7 @@ def as_rows(
         raise ValueError(
             f"{name} is empty: 0 sample(s) came, while a minimum of 1 is required. {_remedy_for_empty(name)}"
         )
-    table = table[:, None] if table.ndim == 1 else table
+    table = forwards(table[:, None] if table.ndim == 1 else table)
     refuse_holes(table, name, came_names)
     if n_columns is not None and table.shape[1] != n_columns:
         hint = (
@@ -118,6 +120,11 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     """A tensor from anywhere as an array; numpy has no bfloat16."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def forwards(array: np.ndarray) -> np.ndarray:
+    """The same numbers without a stride that goes backwards, which no tensor has."""
+    return array.copy(order="C") if any(stride < 0 for stride in array.strides) else array
 
 
 def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:

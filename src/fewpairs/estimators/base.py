@@ -264,7 +264,7 @@ def _few_threads(conditional: Distribution) -> AbstractContextManager[None]:
 
 
 def _as_levels(quantiles: float | Sequence[float]) -> np.ndarray:
-    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    levels = checks.forwards(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
     if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
     return levels
