@@ -29,6 +29,7 @@ from fewpairs.estimators.saving import Saved
 from fewpairs.training.batches import minibatches
 from fewpairs.training.learners import Step, StepLearner, descend, energy_scores
 from fewpairs.training.loop import Budget, Outcome, train
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.progress import progress_bar
 from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
 
@@ -186,6 +187,7 @@ class Baseline(Saved, Translator):
         if outcome.ended == "interrupted":
             checks.warn_user("Interrupted: the best networks so far are kept.")
 
+    @usual_modes()
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
 
@@ -249,6 +251,7 @@ class DensityBaseline(Baseline, DensityTranslator):
     def _log_prob(self, networks: Any, x: Tensor, y: Tensor) -> Tensor:
         """log p(y|x), one number a row."""
 
+    @usual_modes()
     def score_samples(self, X: Any, y: Any) -> np.ndarray:
         """log p(y|x), one number a row, in the user's units."""
         x = self._standardised(X)
