@@ -21,7 +21,7 @@ from fewpairs.data import checks
 from fewpairs.data.folds import hold_out
 from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
-from fewpairs.estimators.base import DensityTranslator, Translator, as_device, seeded
+from fewpairs.estimators.base import FARTHEST_Y, DensityTranslator, Translator, as_device, seeded, within_reach
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, SEQUENCE, TEXT, Rule, above, at_least, between, whole
@@ -230,7 +230,7 @@ class Baseline(Saved, Translator):
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "networks_")
-        return self.x_scaler_(torch.tensor(self._check_x(X))).float()
+        return within_reach(self.x_scaler_(torch.tensor(self._check_x(X)))).float()
 
     def _config(self) -> dict[str, Any]:
         return {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
@@ -257,7 +257,7 @@ class DensityBaseline(Baseline, DensityTranslator):
         x = self._standardised(X)
         rows = self._check_y(y)
         checks.refuse_unequal(len(x), len(rows))
-        y_scaled = self.y_scaler_(torch.tensor(rows)).float()
+        y_scaled = within_reach(self.y_scaler_(torch.tensor(rows)), FARTHEST_Y).float()
         parts = zip(x.split(MOST_ROWS), y_scaled.split(MOST_ROWS), strict=True)
         with torch.no_grad(), one_thread_if_brief(len(x) <= FEW_ROWS):
             scores = torch.cat([self._log_prob(self.networks_, *part) for part in parts]).double()

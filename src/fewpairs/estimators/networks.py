@@ -25,7 +25,7 @@ from fewpairs.energies.energy import (
     normalise_spectrally,
 )
 from fewpairs.energies.normalisers import LikelihoodEstimate
-from fewpairs.estimators.base import Translator, as_device
+from fewpairs.estimators.base import FARTHEST_Y, Translator, as_device, within_reach
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, TEXT, Rule, above, at_least, instance_of
@@ -271,11 +271,11 @@ class NetworkTranslator(Saved, Translator):
         x = self._standardised(X)
         rows = self._check_y(self._flat(y, "Y", self.y_shape_))
         checks.refuse_unequal(len(x), len(rows))
-        return x, self.y_scaler_(torch.tensor(rows)).to(x.dtype)
+        return x, within_reach(self.y_scaler_(torch.tensor(rows)), FARTHEST_Y).to(x.dtype)
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "plan_")
-        return self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_))))
+        return within_reach(self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_)))))
 
     def _is_table(self, name: str) -> bool:
         return len(self.x_shape_ if name == "X" else self.y_shape_) == 1
