@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from fewpairs.data.checks import forwards
+
 __all__ = [
     "calibration_error",
     "coverage",
@@ -202,7 +204,7 @@ def _library(name: str) -> ModuleType:
 
 
 def _points(points: ArrayLike) -> torch.Tensor:
-    points = (points if isinstance(points, torch.Tensor) else torch.as_tensor(np.asarray(points))).double()
+    points = (points if isinstance(points, torch.Tensor) else torch.as_tensor(forwards(np.asarray(points)))).double()
     points = points.unsqueeze(-1) if points.ndim == 1 else points
     if points.ndim != 2 or len(points) < 2:
         raise ValueError(

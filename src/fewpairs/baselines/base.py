@@ -21,7 +21,7 @@ from fewpairs.data import checks
 from fewpairs.data.folds import hold_out
 from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
-from fewpairs.estimators.base import DensityTranslator, Translator, as_device, seeded
+from fewpairs.estimators.base import FARTHEST_Y, DensityTranslator, Translator, as_device, seeded, within_reach
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, SEQUENCE, TEXT, Rule, above, at_least, between, whole
@@ -29,6 +29,7 @@ from fewpairs.estimators.saving import Saved
 from fewpairs.training.batches import minibatches
 from fewpairs.training.learners import Step, StepLearner, descend, energy_scores
 from fewpairs.training.loop import Budget, Outcome, train
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.progress import progress_bar
 from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
 
@@ -186,6 +187,7 @@ class Baseline(Saved, Translator):
         if outcome.ended == "interrupted":
             checks.warn_user("Interrupted: the best networks so far are kept.")
 
+    @usual_modes()
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional.
 
@@ -228,7 +230,7 @@ class Baseline(Saved, Translator):
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "networks_")
-        return self.x_scaler_(torch.tensor(self._check_x(X))).float()
+        return within_reach(self.x_scaler_(torch.tensor(self._check_x(X)))).float()
 
     def _config(self) -> dict[str, Any]:
         return {"dim_x": self.n_features_in_, "dim_y": self.n_outputs_}
@@ -249,12 +251,13 @@ class DensityBaseline(Baseline, DensityTranslator):
     def _log_prob(self, networks: Any, x: Tensor, y: Tensor) -> Tensor:
         """log p(y|x), one number a row."""
 
+    @usual_modes()
     def score_samples(self, X: Any, y: Any) -> np.ndarray:
         """log p(y|x), one number a row, in the user's units."""
         x = self._standardised(X)
         rows = self._check_y(y)
         checks.refuse_unequal(len(x), len(rows))
-        y_scaled = self.y_scaler_(torch.tensor(rows)).float()
+        y_scaled = within_reach(self.y_scaler_(torch.tensor(rows)), FARTHEST_Y).float()
         parts = zip(x.split(MOST_ROWS), y_scaled.split(MOST_ROWS), strict=True)
         with torch.no_grad(), one_thread_if_brief(len(x) <= FEW_ROWS):
             scores = torch.cat([self._log_prob(self.networks_, *part) for part in parts]).double()

@@ -4,6 +4,7 @@ scikit-learn's own validation does the common part; this room adds which column 
 """
 
 import contextlib
+import datetime
 import os
 import sys
 import warnings
@@ -17,6 +18,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import _num_samples
 
 __all__ = [
+    "HUGE",
     "Unpaired",
     "are_indexed_apart",
     "as_array",
@@ -24,8 +26,22 @@ __all__ = [
     "as_weight",
     "column_names",
     "describe_unlike",
+    "forwards",
     "warn_user",
 ]
+
+
+HUGE = 1e100  # squares of greater numbers, or sums of them, may be none any more
+# Entries of an array that are no numbers, or not one alone.
+NO_NUMBERS = (
+    complex,
+    np.complexfloating,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    np.datetime64,
+    np.timedelta64,
+)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
@@ -54,7 +70,7 @@ class Unpaired:
 def as_rows(
     rows: Any, name: str, *, n_columns: int | None = None, names: list[str] | None = None, may_be_1d: bool = False
 ) -> np.ndarray:
-    """Checks a table of numbers and returns it as (rows, columns) in float64.
+    """Checks a table of numbers and returns it as (rows, columns) in float64, laid out as tensors are.
 
     Arguments:
         rows: An array, tensor or frame, wrapped in `Unpaired` or not.
@@ -65,6 +81,7 @@ def as_rows(
     """
     rows = unwrap(rows)
     refuse_text_columns(rows, name)
+    refuse_other_kinds(rows, name)
     came_names = column_names(rows)
     if names is not None and came_names is not None and came_names != names:
         raise ValueError(
@@ -75,6 +92,7 @@ def as_rows(
         table = check_array(
             rows,
             dtype=np.float64,
+            order="C",
             ensure_2d=not may_be_1d,
             ensure_all_finite=False,
             ensure_min_samples=0,
@@ -82,11 +100,13 @@ def as_rows(
         )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} must be a table of numbers with one row a sample: {error}") from error
+    if table.ndim == 0:
+        raise ValueError(f"{name} must be a table of numbers with one row a sample, but {rows!r} came.")
     if len(table) == 0:
         raise ValueError(
             f"{name} is empty: 0 sample(s) came, while a minimum of 1 is required. {_remedy_for_empty(name)}"
         )
-    table = table[:, None] if table.ndim == 1 else table
+    table = forwards(table[:, None] if table.ndim == 1 else table)
     refuse_holes(table, name, came_names)
     if n_columns is not None and table.shape[1] != n_columns:
         hint = (
@@ -107,10 +127,14 @@ def _remedy_for_empty(name: str) -> str:
 
 
 def unwrap(rows: Any) -> Any:
-    """What scikit-learn understands: tensors become arrays, series become frames, `Unpaired` its rows."""
+    """What scikit-learn understands: tensors become arrays, series become frames, `Unpaired` its rows, masked entries gaps."""
     rows = rows.rows if isinstance(rows, Unpaired) else rows
     if isinstance(rows, torch.Tensor):
         return as_array(rows)
+    if isinstance(rows, np.ma.MaskedArray):
+        return (
+            np.where(np.ma.getmaskarray(rows), np.nan, rows.data.astype(object)) if np.ma.is_masked(rows) else rows.data
+        )
     return rows.to_frame() if isinstance(rows, pd.Series) else rows
 
 
@@ -120,12 +144,22 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+def forwards(array: np.ndarray) -> np.ndarray:
+    """The same numbers without a stride that goes backwards, which no tensor has."""
+    return array.copy(order="C") if any(stride < 0 for stride in array.strides) else array
+
+
 def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
-    """Checks one weight a row: finite, not negative, not all zero. None is ones."""
+    """Checks one weight a row: finite, not negative, not all zero. None is ones.
+
+    Only their ratios matter. They are brought near one by a power of two, which changes no digit: sums of huge ones are infinite.
+    """
     if weight is None:
         return np.ones(len(rows))
+    weight = weight if isinstance(weight, pd.Series) else unwrap(weight)
+    refuse_other_kinds(weight, name)
     try:
-        weight = np.asarray(as_array(weight) if isinstance(weight, torch.Tensor) else weight, dtype=np.float64)
+        weight = np.asarray(weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numbers, one a row: {error}.") from error
     if weight.shape != (len(rows),):
@@ -133,14 +167,16 @@ def as_weight(weight: Any, rows: np.ndarray, name: str) -> np.ndarray:
             f"{name} must be a 1D array of one number a row: {(len(rows),)} was expected, {weight.shape} came."
         )
     if not np.isfinite(weight).all():
+        rows_without = np.flatnonzero(~np.isfinite(weight))
         raise ValueError(
-            f"Input {name} contains NaN or infinity in {int((~np.isfinite(weight)).sum())} places. Fill them in."
+            f"Input {name} contains NaN or infinity in {len(rows_without)} places, first in row {rows_without[0]}. Fill them in; "
+            "a weight of zero leaves a row out."
         )
     if (weight < 0).any():
         raise ValueError(f"{name} must not be negative, but its least entry is {weight.min():g}. Clip it at zero.")
     if not weight.any():
         raise ValueError(f"{name} is zero everywhere: nothing would be learnt. Leave it out for equal weights.")
-    return weight
+    return np.ldexp(weight, -int(np.frexp(weight.max())[1]))
 
 
 def column_names(rows: Any) -> list[str] | None:
@@ -154,7 +190,7 @@ def column_names(rows: Any) -> list[str] | None:
 def refuse_text_columns(rows: Any, name: str) -> None:
     if not isinstance(rows, pd.DataFrame):
         return
-    places = [place for place, kind in enumerate(rows.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
+    places = [place for place, kind in enumerate(rows.dtypes) if not _is_real(kind)]
     if places:
         names = [str(rows.columns[place]) for place in places]
         entries = rows.iloc[:, places[0]]
@@ -164,6 +200,34 @@ def refuse_text_columns(rows: Any, name: str) -> None:
             f"{name} must be numbers, but the columns {names} are not{example}. "
             "Convert them, for instance with pandas.to_numeric, encode them as numbers, or leave them out."
         )
+
+
+def _is_real(kind: Any) -> bool:
+    return pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
+
+
+def refuse_other_kinds(rows: Any, name: str) -> None:
+    """Refuses what numpy would make numbers of without a word, and says where the first of it stands."""
+    if isinstance(rows, pd.DataFrame):  # its columns know their kinds
+        return
+    try:
+        entries = np.atleast_1d(np.asarray(rows))
+    except ValueError:  # rows of different lengths: scikit-learn says so
+        return
+    is_other = np.full(entries.shape, entries.dtype.kind in "mMc")
+    if entries.dtype.kind == "O" and entries.size:
+        is_other = np.vectorize(lambda entry: isinstance(entry, NO_NUMBERS), otypes=[bool])(entries)
+    if not is_other.any():
+        return
+    row, *columns = np.argwhere(is_other)[0].tolist()
+    names, first = column_names(rows), entries[row, *columns]
+    column = f", column {names[columns[0]] if names else columns[0]}" if columns else ""
+    remedy = "Make a number of it, such as the days since a date."
+    if isinstance(first, complex | np.complexfloating):
+        remedy = "Complex data not supported: make two columns of its two parts."
+    raise ValueError(
+        f"{name} must be numbers, but {first} came in row {row}{column}, a {type(first).__name__}. {remedy}"
+    )
 
 
 def refuse_holes(table: np.ndarray, name: str, names: list[str] | None) -> None:
@@ -178,8 +242,8 @@ def refuse_holes(table: np.ndarray, name: str, names: list[str] | None) -> None:
     kind = "NaN" if np.isnan(table).any() else "infinity or a value too large"
     raise ValueError(
         f"Input {name} contains {kind} in {int(bad.any(axis=1).sum())} of {len(table)} rows, first in row {row}; columns: "
-        f"{shown}. Every number must be finite: drop those rows or fill them in. If the gaps say which of x and y is "
-        "missing, fewpairs.split_frame sorts one table with gaps into pairs and unpaired rows."
+        f"{shown}. Every number must be finite, and none masked: drop those rows or fill them in. If the gaps say which of x "
+        "and y is missing, fewpairs.split_frame sorts one table with gaps into pairs and unpaired rows."
     )
 
 
@@ -215,6 +279,9 @@ def refuse_constant_y(Y: np.ndarray, names: list[str] | None) -> None:
 
 def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str, names: list[str] | None) -> str | None:
     """A sentence of warning if unpaired rows seem to be in other units than the paired ones, else None."""
+    largest = np.maximum(np.abs(paired).max(axis=0), np.abs(unpaired).max(axis=0))
+    unit = np.where(largest > HUGE, largest, 1.0)
+    paired, unpaired = paired / unit, unpaired / unit
     spread = paired.std(axis=0)
     varies = spread > 0
     if len(paired) < 10 or len(unpaired) < 10 or not varies.any():
@@ -224,14 +291,18 @@ def describe_unlike(unpaired: np.ndarray, paired: np.ndarray, name: str, names: 
     if shift.max() < 10 and ratio.max() < 100 and ratio.min() > 0.01:
         return None
     column = int(np.flatnonzero(varies)[int(np.argmax(np.maximum(shift / 10, np.abs(np.log10(ratio)) / 2)))])
+
+    def told(numbers: np.ndarray) -> str:
+        return f"{numbers[column] * unit[column]:.3g}"
+
     hint = (
         " If a Pipeline transforms X, unpaired rows must go the same way: "
         'Pipeline(steps, transform_input=["X_unpaired"]) with metadata routing enabled.'
     )
     return (
         f"{name}_unpaired looks unlike {name}: in column {names[column] if names else column} its mean is "
-        f"{unpaired[:, column].mean():.3g} and its standard deviation {unpaired[:, column].std():.3g}, against "
-        f"{paired[:, column].mean():.3g} and {paired[:, column].std():.3g} in the pairs. Are these other units, or "
+        f"{told(unpaired.mean(axis=0))} and its standard deviation {told(unpaired.std(axis=0))}, against "
+        f"{told(paired.mean(axis=0))} and {told(paired.std(axis=0))} in the pairs. Are these other units, or "
         f"outliers?{hint if name == 'X' else ''}"
     )
 

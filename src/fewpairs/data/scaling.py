@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fewpairs.data.checks import HUGE
+
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Scaler"]
+__all__ = ["Scaler", "without_overflow"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,9 @@ class Scaler:
 
     def __call__(self, rows: Tensor) -> Tensor:
         return (rows - self.loc) / self.scale
+
+
+def without_overflow(rows: Tensor) -> Tensor:
+    """Columns of numbers whose squares would be infinite are divided by the largest of them; others are left as they are."""
+    largest = rows.abs().amax(0)
+    return rows / torch.where(largest > HUGE, largest, 1.0)

@@ -30,9 +30,19 @@ from fewpairs.estimators.settings import Configured
 from fewpairs.plans.conditionals import ConditionalEnsemble, ConditionalMixture
 from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
 
-__all__ = ["ClosedFormTranslator", "DensityTranslator", "Translator", "as_device", "seeded"]
+__all__ = [
+    "FARTHEST_Y",
+    "ClosedFormTranslator",
+    "DensityTranslator",
+    "Translator",
+    "as_device",
+    "seeded",
+    "within_reach",
+]
 
 LEAST_PAIRS = 2
+FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
+FARTHEST_Y = 1e15  # for networks in float32: as improbable as a number can say
 N_TO_AVERAGE, N_TO_RANK = 256, 1000  # draws for a mean, and for quantiles
 
 
@@ -256,7 +266,7 @@ class ClosedFormTranslator(DensityTranslator):
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return self.x_scaler_(torch.tensor(self._check_x(X)))
+        return within_reach(self.x_scaler_(torch.tensor(self._check_x(X))))
 
 
 def _few_threads(conditional: Distribution) -> AbstractContextManager[None]:
@@ -264,7 +274,7 @@ def _few_threads(conditional: Distribution) -> AbstractContextManager[None]:
 
 
 def _as_levels(quantiles: float | Sequence[float]) -> np.ndarray:
-    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    levels = checks.forwards(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
     if levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"Quantiles must lie strictly between 0 and 1, but {levels.tolist()} came.")
     return levels
@@ -281,6 +291,11 @@ def as_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f'device={name!r} was asked for, but torch sees no CUDA device here; use "auto" or "cpu".')
     return device
+
+
+def within_reach(rows: Tensor, farthest: float = FARTHEST) -> Tensor:
+    """Standardised rows, those beyond the farthest as if they were there."""
+    return rows.clamp(-farthest, farthest)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

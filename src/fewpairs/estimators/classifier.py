@@ -54,6 +54,7 @@ from fewpairs.selection.judges import Judge
 from fewpairs.selection.trials import Trainer
 from fewpairs.training.clock import Clock
 from fewpairs.training.learners import PopulationSettings
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.objectives import OBJECTIVES
 from fewpairs.training.progress import progress_bar
 from fewpairs.training.threads import one_thread_if_brief
@@ -203,6 +204,7 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
             self._keep(choice)
         return self
 
+    @usual_modes()
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(class|x), (rows, classes)."""
         check_is_fitted(self, "plan_")
@@ -325,13 +327,12 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
             refuse_unfit(self.network, samples.source[:MANY_ROWS], len(self.classes_))
         samples = samples.to(device)
         pace, radii = self._pace(), defaults.usual_radii(self.n_labelled_, is_cnn=self._is_cnn())
-        n_members = pace.n_members
+        precision, decisiveness, n_members = self.training.precision, self.search.decisiveness, pace.n_members
         folds = Folds.none(samples, n_members)
         parts: dict[str, Any] = {}  # where nothing is held out, the first networks are the last
         if self.n_labelled_ >= defaults.LEAST_TO_HOLD_OUT and n_members > 1:
             folds = Folds.cut_by_class(samples, n_members, random)
             parts = {"trial_part": min(pace.judged_steps / pace.max_steps, 1.0), "final_part": 0.5}
-        precision = self.training.precision
         settings = PopulationSettings(
             learning_rate=pace.learning_rate,
             potential_learning_rate=pace.learning_rate,
@@ -350,7 +351,6 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
         }
         generator = torch.Generator(device).manual_seed(int(random.randint(2**31)))
         seed = int(random.randint(2**31))
-        decisiveness = self.search.decisiveness
         family = ClassFamily(
             samples=samples,
             judge=Judge.of(samples, folds),

@@ -28,6 +28,7 @@ from fewpairs.estimators.rules import Rule, above, at_least, instance_of, one_of
 from fewpairs.estimators.settings import NetworkTraining, Perceptrons
 from fewpairs.training.clock import Clock
 from fewpairs.training.loop import Budget, Outcome, train
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.progress import progress_bar
 
 __all__ = ["CorrectedTranslator"]
@@ -138,6 +139,7 @@ class CorrectedTranslator(NetworkTranslator):
         drawn = [plan(part, generator=generator).sample((n_samples,)).cpu() for part in parts]
         return torch.cat(drawn, dim=1).double()
 
+    @usual_modes()
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
         check_is_fitted(self, "plan_")
@@ -151,6 +153,7 @@ class CorrectedTranslator(NetworkTranslator):
             mean = torch.cat([plan(part, N_TO_AVERAGE, generator).mean.cpu().double() for part in parts])
         return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
 
+    @usual_modes()
     def energy(self, X: Any, y: Any) -> np.ndarray:
         """−log p(y|x) up to a number that depends on x alone, one a row."""
         x, y = self._both(X, y)

@@ -35,6 +35,7 @@ from fewpairs.estimators.rules import FLAG, NOTHING, Rule, above, at_least, inst
 from fewpairs.estimators.settings import ChainSettings, NetworkTraining, Perceptrons
 from fewpairs.training.clock import Clock
 from fewpairs.training.loop import Budget, Outcome, train
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.progress import progress_bar
 
 __all__ = ["EnergyTranslator"]
@@ -170,6 +171,7 @@ class EnergyTranslator(NetworkTranslator):
         plan, generator = self._chained(seed)
         return plan(x.to(generator.device), generator).sample((n_samples,))
 
+    @usual_modes()
     def predict(self, X: Any) -> np.ndarray:
         """The conditional mean, over many draws: (rows, dim_y) or (rows,), or images."""
         x = self._standardised(X)
@@ -177,6 +179,7 @@ class EnergyTranslator(NetworkTranslator):
         mean = plan(x.to(generator.device), generator).mean
         return self._outputs(mean * self.y_scaler_.scale + self.y_scaler_.loc)
 
+    @usual_modes()
     def energy(self, X: Any, y: Any) -> np.ndarray:
         """−log p(y|x) up to a number that depends on x alone, one a row."""
         x, y = self._both(X, y)

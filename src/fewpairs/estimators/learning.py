@@ -7,6 +7,7 @@ from typing import Any
 from fewpairs.data.checks import warn_user
 from fewpairs.estimators.base import as_device
 from fewpairs.training.interrupts import deferred_interrupts
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.threads import one_thread
 
 __all__ = ["learning"]
@@ -19,6 +20,8 @@ def learning(*models: Any) -> Iterator[None]:
     Ctrl-C waits for the end of a step; before the first one has been taken, loops raise KeyboardInterrupt. One that comes after
     the last loop loses nothing: the fit ends as it would have, and a warning tells that it was heard.
 
+    What the user has switched on around it, such as `no_grad` or autocast, makes no difference.
+
     On a CPU one thread does it: steps are made of small operations. (What a CUDA device waits for keeps all.)
 
     Arguments:
@@ -26,7 +29,8 @@ def learning(*models: Any) -> Iterator[None]:
             would be worse.
     """
     is_on_cpu = all(as_device(model.device).type == "cpu" for model in models)
-    with deferred_interrupts() as interrupts, one_thread() if is_on_cpu else nullcontext():
+    threads = one_thread() if is_on_cpu else nullcontext()
+    with deferred_interrupts() as interrupts, threads, usual_modes(with_gradients=True):
         before = [dict(vars(model)) for model in models]
         try:
             yield

@@ -18,7 +18,7 @@ from torch import Tensor
 from fewpairs.data.checks import warn_user
 from fewpairs.data.folds import Folds, row_keys
 from fewpairs.data.samples import Samples
-from fewpairs.data.scaling import Scaler
+from fewpairs.data.scaling import Scaler, without_overflow
 from fewpairs.estimators.base import ClosedFormTranslator, as_device
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.mixture_defaults import find_objective, find_options, usual_steps
@@ -44,7 +44,6 @@ from fewpairs.training.progress import progress_bar
 
 __all__ = ["MixtureTranslator"]
 
-FARTHEST = 1e6  # standard deviations: x's farther out are taken as being there, where squares still fit into a float
 LEAST_POPULATION = 50  # unpaired rows of each kind that can stand for the population without the pairs' help
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -258,7 +257,7 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
                 "novelty(X) tells which (above 1 is far).",
             )
         with torch.no_grad():
-            return self.plan_.conditional(x.clamp(-FARTHEST, FARTHEST), self.y_scaler_.loc, self.y_scaler_.scale)
+            return self.plan_.conditional(x, self.y_scaler_.loc, self.y_scaler_.scale)
 
     @property
     def linear_share_(self) -> float:
@@ -300,7 +299,8 @@ class MixtureTranslator(SavedEnsemble, ClosedFormTranslator):
     def _weigh(self, samples: Samples, *, is_bias_known: bool) -> tuple[Samples, float]:
         """Samples with the relevance of each pair, and the part of the population about which the pairs say nothing."""
         known = samples.relevance.numpy() if is_bias_known else None
-        bias = look_for_bias(samples.pairs_x.numpy(), samples.source[self.n_pairs_ :].numpy(), self.pairs_are, known)
+        x = without_overflow(samples.source).numpy()
+        bias = look_for_bias(x[: self.n_pairs_], x[self.n_pairs_ :], self.pairs_are, known)
         self.bias_ = bias.describe()
         samples = replace(samples, relevance=torch.from_numpy(bias.relevance))
         if bias.is_biased:

@@ -25,7 +25,7 @@ from fewpairs.energies.energy import (
     normalise_spectrally,
 )
 from fewpairs.energies.normalisers import LikelihoodEstimate
-from fewpairs.estimators.base import Translator, as_device
+from fewpairs.estimators.base import FARTHEST_Y, Translator, as_device, within_reach
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, TEXT, Rule, above, at_least, instance_of
@@ -33,6 +33,7 @@ from fewpairs.estimators.saving import Saved
 from fewpairs.estimators.settings import NetworkTraining, Perceptrons
 from fewpairs.training.clock import Clock
 from fewpairs.training.loop import Outcome
+from fewpairs.training.modes import usual_modes
 from fewpairs.training.threads import one_thread_if_brief
 
 __all__ = ["COMMON_FITTED", "COMMON_RULES", "NetworkTranslator"]
@@ -132,6 +133,7 @@ class NetworkTranslator(Saved, Translator):
     def _learn(self, rows: dict[str, Any], samples: Samples, clock: Clock) -> None:
         """Learns from rows as the user has them, images flattened, and from the same as samples."""
 
+    @usual_modes()
     def sample(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> np.ndarray:
         """Draws y's given x's: (n_samples, rows, dim_y), without the last axis if Y was one-dimensional; images in their own
         shape.
@@ -153,6 +155,7 @@ class NetworkTranslator(Saved, Translator):
     def energy(self, X: Any, y: Any) -> np.ndarray:
         """−log p(y|x) up to a number that depends on x alone, one a row."""
 
+    @usual_modes()
     def estimate_log_likelihood(
         self, X: Any, y: Any, *, n_draws: int = 1000, random_state: Any = 0
     ) -> LikelihoodEstimate:
@@ -268,11 +271,11 @@ class NetworkTranslator(Saved, Translator):
         x = self._standardised(X)
         rows = self._check_y(self._flat(y, "Y", self.y_shape_))
         checks.refuse_unequal(len(x), len(rows))
-        return x, self.y_scaler_(torch.tensor(rows)).to(x.dtype)
+        return x, within_reach(self.y_scaler_(torch.tensor(rows)), FARTHEST_Y).to(x.dtype)
 
     def _standardised(self, X: Any) -> Tensor:
         check_is_fitted(self, "plan_")
-        return self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_))))
+        return within_reach(self.x_scaler_(torch.tensor(self._check_x(self._flat(X, "X", self.x_shape_)))))
 
     def _is_table(self, name: str) -> bool:
         return len(self.x_shape_ if name == "X" else self.y_shape_) == 1

@@ -155,7 +155,7 @@ class Search(Settings):
         "unpaired_weight": at_least(0) | AUTO,
         "smoothing": at_least(0) | AUTO,
         "adversarial": at_least(0) | AUTO,
-        "variance_floor": at_least(0) | AUTO,
+        "variance_floor": between(0, 1e30) | AUTO,
         "hidden": SEQUENCE | AUTO,
         "covariance": one_of(*ATOMS, "auto"),
         "n_atoms": whole(1) | AUTO,
