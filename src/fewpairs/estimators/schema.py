@@ -15,12 +15,13 @@ from torch import Tensor
 
 from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.novelty import Neighbourhood
-from fewpairs.estimators.rules import ANYTHING, FLAG, NOTHING, TEXT, Rule, above, at_least, one_of, whole
+from fewpairs.estimators.rules import ANYTHING, FLAG, NOTHING, TEXT, Rule, above, at_least, between, one_of, whole
 from fewpairs.estimators.settings import Settings
 from fewpairs.selection.candidates import Candidate
 
 __all__ = ["check_fitted", "check_made", "check_numbers", "check_settings", "check_sizes"]
 
+LARGEST = {bool: 1, int: 2**63 - 1, float: 1e38}  # of each type, as a setting
 REMEDY = "The file is damaged, or was not written by model.save(...): copy or save it again."
 
 
@@ -43,6 +44,7 @@ def _with(rules: Mapping[str, Rule]) -> Rule:
     )
 
 
+FINITE = Rule("a finite number", lambda value: NUMBER.accepts(value) and math.isfinite(value))
 NUMBER = Rule("a number or NaN", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
 SHARE = Rule("a number from 0 to 1", lambda value: NUMBER.accepts(value) and -1e-6 <= value <= 1 + 1e-6)
 NAMES = NOTHING | _list_of(ANYTHING)
@@ -63,7 +65,7 @@ FITTED: dict[str, Rule] = {
     **dict.fromkeys(("label_type_", "objective_"), TEXT),
     **dict.fromkeys(("feature_names_in_", "target_names_"), NAMES),
     **dict.fromkeys(("x_shape_", "y_shape_"), _list_of(whole(-1))),
-    **dict.fromkeys(("buffer_age_", "step_size_"), NUMBER),
+    "buffer_age_": NUMBER,
     **{
         f"{name}{error}_": NUMBER
         for name in ("correction_gain", "unpaired_gain", "validation_score", "x_gain")
@@ -78,7 +80,7 @@ FITTED: dict[str, Rule] = {
             "coverage": NUMBER,
         }
     ),
-    "box_": _list_of(_list_of(NUMBER), 2),
+    "box_": _list_of(_list_of(FINITE), 2),
     "candidates_": _list_of(_with({**SETTINGS, "score": NUMBER, "error": NUMBER})),
     "chosen_": FINAL,
     "class_prior_": _list_of(at_least(0)),
@@ -88,6 +90,7 @@ FITTED: dict[str, Rule] = {
     "history_": HISTORY,
     "image_shape_": NOTHING | _list_of(whole(1), 3),
     "n_unpaired_": _list_of(whole(0), 2),
+    "step_size_": between(1e-38, 1e38),
 }
 
 
@@ -97,6 +100,8 @@ def check_settings(usual: Mapping[str, Any], settings: Any) -> None:
     for name, value in settings.items():
         if isinstance(usual[name], Settings):
             _check_names(name, value, usual[name].get_params())
+        if name != "unlabelled":  # labels may be whatever they are
+            _check_reach(name, value)
 
 
 def check_fitted(names: Collection[str], fitted: Any) -> None:
@@ -120,6 +125,15 @@ def _check_names(what: str, came: Any, known: Collection[str]) -> None:
     _demand(isinstance(came, dict), f"{what} must be a dictionary, but {_short(came)} came")
     unknown = sorted(set(came) - set(known))
     _demand(not unknown, f"{what} has the unknown {unknown[:1]}; known are {', '.join(sorted(known))}")
+
+
+def _check_reach(name: str, value: Any) -> None:
+    """Numbers must be such as torch can compute with."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_reach(name, one)
+    elif isinstance(value, int | float):
+        _demand(not LARGEST[type(value)] < abs(value) < math.inf, f"{name} holds {_short(value)}, which is too large")
 
 
 def _check_dims(config: Any, n_columns: Mapping[str, int]) -> None:
@@ -147,7 +161,9 @@ def _is_image(shape: list[int], n_columns: int) -> bool:
 
 
 def check_made(model: Any) -> None:
-    """An error if tensors that a model keeps as they are do not fit to what else it knows."""
+    """An error if tensors that a model keeps as they are do not fit to what else it knows, or its device is none."""
+    if model.device != "auto":
+        torch.device(model.device)  # torch's own error
     for name in model.fitted_parts:
         n_columns, part = model.n_outputs_ if name.startswith("y_") else model.n_features_in_, getattr(model, name)
         if isinstance(part, Scaler):
@@ -167,9 +183,6 @@ def _among(least: int, end: int) -> Rule:
     return Rule(f"a whole number from {least} to {end - 1}", lambda value: least <= value < end)
 
 
-FINITE = Rule("a finite number", math.isfinite)
-
-
 def _check_tensor(
     name: str, tensor: Tensor, shape: tuple[int, ...], rule: Rule = FINITE, dtype: torch.dtype = torch.float64
 ) -> None:
@@ -184,15 +197,19 @@ def _check_tensor(
 def check_sizes(expected: Mapping[str, Tensor], came: Mapping[str, Tensor]) -> None:
     """An error if tensors are not of the names and sizes that networks of these settings have."""
     for name in sorted({*expected, *came}):
-        sizes = [tuple(some[name].shape) if name in some else "missing" for some in (expected, came)]
+        sizes = [(tuple(some[name].shape), some[name].dtype) if name in some else None for some in (expected, came)]
         if sizes[0] != sizes[1]:
-            raise RuntimeError(f"by its settings the size of {name} is {sizes[0]}, and in the file it is {sizes[1]}")
+            told = " and in the file ".join(
+                "there is none" if size is None else f"{size[0]} of {size[1]}" for size in sizes
+            )
+            raise RuntimeError(f"by its settings the size of {name} is {told}")
 
 
 def check_numbers(state: Mapping[str, Tensor]) -> None:
-    """An error if learnt numbers are not finite, or shares of parts no shares."""
+    """An error if learnt numbers are not finite, least variances below zero, or shares of parts no shares."""
     for name, tensor in state.items():
         _demand(bool(torch.isfinite(tensor).all()), f"plan.{name} must hold finite numbers")
+        _demand(not name.endswith("variance_floor") or bool((tensor >= 0).all()), f"plan.{name} must be from 0 on")
     shares = state.get("shares")
     if shares is not None:
         is_whole = bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < 1e-3
