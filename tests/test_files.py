@@ -1,7 +1,10 @@
 """Model files: damaged, foreign and newer ones are refused with a reason, and a failed write leaves the old file."""
 
 import json
+import os
 import pickle
+import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -113,3 +116,90 @@ def test_the_header_is_plain_json(model_file) -> None:
     length = int.from_bytes(model_file.read_bytes()[:8], "little")
     header = json.loads(model_file.read_bytes()[8 : 8 + length])
     assert json.loads(header["__metadata__"]["fewpairs"])["estimator"] == "MixtureTranslator"
+
+
+def test_a_flipped_bit_is_noticed(model_file) -> None:
+    whole = model_file.read_bytes()
+    length = 8 + int.from_bytes(whole[:8], "little")
+    for place in np.random.default_rng(0).integers(length, len(whole), 50):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(place) % 8
+        model_file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"model\.safetensors' is damaged: its checksum says"):
+            load(model_file)
+
+
+def test_a_file_of_today_without_its_checksum_is_refused(model_file) -> None:
+    model_file.write_bytes(model_file.read_bytes().replace(b'"blake2b":', b'"blake2x":'))
+    with pytest.raises(ValueError, match="its checksum says None"):
+        load(model_file)
+
+
+def test_a_loaded_model_is_done_with_its_file(model_file) -> None:
+    X = np.linspace(0, 1, 5)[:, None]
+    model, size = load(model_file), model_file.stat().st_size
+    before = model.predict(X)
+    with open(model_file, "r+b") as file:
+        file.write(bytes(size))
+        file.truncate(10)
+    assert np.array_equal(model.predict(X), before)
+
+
+def test_modes_and_links_stay(model_file) -> None:
+    model, link = load(model_file), model_file.with_name("link")
+    usual = model_file.stat().st_mode
+    model_file.chmod(0o600)
+    link.symlink_to(model_file.name)
+    before = model_file.stat().st_ino
+    model.save(link)
+    assert link.is_symlink() and model_file.stat().st_ino != before
+    assert stat.S_IMODE(model_file.stat().st_mode) == 0o600
+    (model_file.parent / "new").touch()
+    assert (model_file.parent / "new").stat().st_mode == usual  # of a file that was not there, as usual
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_what_is_not_a_file_is_not_replaced(model_file, tmp_path) -> None:
+    model, pipe, circle = load(model_file), tmp_path / "pipe", tmp_path / "circle"
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
+    (tmp_path / "link").symlink_to(pipe)
+    for place in (pipe, tmp_path / "link"):
+        with pytest.raises(OSError, match="is a device or a pipe"):
+            model.save(place)
+        with pytest.raises(ValueError, match="is a device or a pipe"):
+            load(place)
+    with pytest.raises(OSError, match="round in a circle"):
+        model.save(circle)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and circle.is_symlink()
+
+
+def test_what_crashes_left_is_removed_by_the_next_save(model_file, tmp_path) -> None:
+    model = load(model_file)
+    names = [".model.safetensors.0f1e.tmp", ".model.safetensors.beef.tmp", ".other.0f1e.tmp", ".model.safetensors.tmp"]
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    os.utime(tmp_path / names[1])  # a save that is under way
+    model.save(model_file)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], model_file.name])
+
+
+def test_saves_and_loads_at_once_do_not_meet(tmp_path) -> None:
+    path = tmp_path / "model"
+    tensors = [{"plan": torch.full((5000,), float(number))} for number in range(2)]
+    files.write_model(path, tensors[0], {"number": 0})
+
+    def write(number: int) -> None:
+        for _ in range(150):
+            files.write_model(path, tensors[number], {"number": number})
+
+    def read(_: int) -> None:
+        for _ in range(300):
+            found, description = files.read_model(path)
+            assert (found["plan"] == description["number"]).all()
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(write, 0), pool.submit(write, 1), pool.submit(read, 2)]:
+            done.result()
+    assert [found.name for found in tmp_path.iterdir()] == ["model"]

@@ -6,6 +6,7 @@ p(y|x) = p_z(G⁻¹(y|x)) |∂G⁻¹/∂y|, G made of affine couplings (RealNVP)
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -55,6 +56,11 @@ class CondNF(LikelihoodBaseline):
             transforms=self.n_transforms,
             hidden_features=list(self.hidden),
         )
+
+    def _check_sizes(self, config: Any, state: dict[str, Tensor]) -> None:
+        least = self.n_transforms * sum(first * second for first, second in pairwise((1, *self.hidden, 1)))
+        if least > sum(tensor.numel() for tensor in state.values()):  # flows cannot be asked for their sizes alone
+            raise RuntimeError(f"by its settings it has at least {least} numbers, and the file holds fewer")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

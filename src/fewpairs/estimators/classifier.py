@@ -253,13 +253,13 @@ class SemiSupervisedClassifier(SavedEnsemble, ClassifierMixin, LabelledRows):
                 "This classifier has a network of your own, and files hold no code: pass the module, load(path, network=…)."
             )
         if settings["network"] is not None and network is not None:
-            raise ValueError(
-                f"This classifier has the network {settings['network']!r} and needs no other: leave it out."
-            )
+            raise ValueError(f"This classifier has the network {settings['network']!r}, needs no other: leave it out.")
         settings["network"] = settings["network"] or network
         try:
             return super().from_file(tensors, settings, fitted)
         except RuntimeError as error:
+            if network is None:
+                raise
             raise ValueError(f"The network is not like the one this classifier was fitted with: {error}") from error
 
     def _plain_settings(self) -> dict[str, Any]:

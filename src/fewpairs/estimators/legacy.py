@@ -48,7 +48,8 @@ def _modern_mixture(tensors: Tensors, settings: dict[str, Any], fitted: dict[str
         reach = torch.tensor(fitted["reach_"], dtype=torch.float64)
         tensors |= {"neighbourhood_.rows": tensors["reference_"], "neighbourhood_.reach": reach}
     nobody_looked = {"is_biased": False, "p_value": math.nan, "n_clipped": 0, "coverage": 1.0}
-    fitted.setdefault("bias_", {**nobody_looked, "effective_sample_size": float(fitted["n_pairs_"])})
+    nobody_looked["effective_sample_size"] = float(fitted["n_pairs_"])
+    fitted["bias_"] = {**nobody_looked, **fitted.get("bias_", {})}
     return tensors, _describe(MixtureTranslator, settings, fitted)
 
 

@@ -4,7 +4,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fewpairs.data.files import FORMAT_VERSION, read_model
 from fewpairs.estimators.classifier import SemiSupervisedClassifier
@@ -17,7 +17,8 @@ from fewpairs.estimators.saving import Saved
 __all__ = ["load", "make_known"]
 
 KINDS: dict[str, type[Saved]] = {}
-# On a floor above there are more. They make themselves known when imported: when a file holds what is not known here.
+# On a floor above there are more, which make themselves known when they are imported: not before a file holds what is not known
+# here.
 MORE = ("fewpairs.baselines",)
 
 
@@ -38,6 +39,20 @@ def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
             `potential` of a `CorrectedTranslator` or an `EnergyTranslator`.
     """
     tensors, description = read_model(path)
+    try:
+        return _make(tensors, description, networks)
+    except (ImportError, MemoryError):
+        raise
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} cannot be loaded: {error}") from None
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{str(path)!r} is damaged: what it holds does not make a model ({told}). Copy or save it again."
+        ) from None
+
+
+def _make(tensors: dict[str, Tensor], description: dict[str, Any], networks: dict[str, nn.Module]) -> Any:
     if description["format_version"] < FORMAT_VERSION:
         tensors, description = modernise(tensors, description)
     kind = description["estimator"]
@@ -45,8 +60,8 @@ def load(path: str | os.PathLike, **networks: nn.Module) -> Any:
         for module in MORE:
             import_module(module)
     if kind not in KINDS:
-        raise ValueError(f"{str(path)!r} holds a {kind}, and this fewpairs knows {sorted(KINDS)}. Upgrade fewpairs.")
+        raise ValueError(f"It holds a {kind}, and this fewpairs knows {sorted(KINDS)}. Upgrade fewpairs.")
     for name in networks:
         if name not in KINDS[kind].own_networks:
-            raise ValueError(f"{str(path)!r} holds a {kind}, which takes no {name}. Leave it out.")
+            raise ValueError(f"It holds a {kind}, which takes no {name}. Leave it out.")
     return KINDS[kind].from_file(tensors, description["settings"], description["fitted"], **networks)

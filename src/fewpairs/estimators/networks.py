@@ -249,6 +249,8 @@ class NetworkTranslator(Saved, Translator):
         try:
             return super().from_file(tensors, settings, fitted)
         except RuntimeError as error:
+            if cost is None and potential is None:
+                raise
             raise ValueError(f"cost or potential are not like those this model was fitted with: {error}") from error
 
     def _plain_settings(self) -> dict[str, Any]:

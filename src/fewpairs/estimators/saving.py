@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fewpairs.data.checks import warn_user
 from fewpairs.data.files import write_model
+from fewpairs.estimators.schema import check_fitted, check_made, check_numbers, check_settings, check_sizes
 from fewpairs.estimators.settings import Settings
 from fewpairs.selection.choice import Choice
 
@@ -63,11 +64,14 @@ class Saved:
 
     @classmethod
     def from_file(cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any]) -> Self:
-        """The model that `save` took apart."""
-        model = cls(**cls._read_settings(settings))
+        """The model that `save` took apart, or what is wrong with its pieces: nothing is made before that is known."""
+        check_settings(cls().get_params(deep=False), settings)  # type: ignore[attr-defined]
+        check_fitted((*cls.fitted_names, "config", "feature_names_in_"), fitted)
+        model: Any = cls(**cls._read_settings(settings))
+        model._check_arguments()
         feature_names, config = fitted.pop("feature_names_in_"), fitted.pop("config")
         if feature_names is not None:
-            model.feature_names_in_ = np.array(feature_names, dtype=object)  # type: ignore[attr-defined]
+            model.feature_names_in_ = np.array(feature_names, dtype=object)
         for name, value in fitted.items():
             setattr(model, name, value)
         for name in cls.fitted_tensors:
@@ -75,11 +79,27 @@ class Saved:
         for name, kind in cls.fitted_parts.items():
             setattr(model, name, kind(*(tensors[f"{name}.{part.name}"] for part in fields(kind))))
         model._restore()
-        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
-            learnt = model._empty_plan(config)
-        learnt.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")})
+        check_made(model)
+        learnt = model._read_plan(
+            config, {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")}
+        )
         setattr(model, cls.learnt_name, learnt.eval().requires_grad_(False))
         return model
+
+    def _read_plan(self, config: Any, state: dict[str, Tensor]) -> nn.Module:
+        """The module with these tensors."""
+        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
+            self._check_sizes(config, state)
+            learnt = self._empty_plan(config)
+        if not any(isinstance(getattr(self, name), nn.Module) for name in self.own_networks):
+            check_numbers(state)
+        learnt.load_state_dict(state)
+        return learnt
+
+    def _check_sizes(self, config: Any, state: dict[str, Tensor]) -> None:
+        """An error if settings tell of other sizes than tensors have: of more, maybe, than there is room for."""
+        with torch.device("meta"):  # sizes alone, no numbers
+            check_sizes(self._empty_plan(config).state_dict(), state)
 
     def _plain_settings(self) -> dict[str, Any]:
         """The arguments as JSON can hold them; settings objects as dictionaries."""
