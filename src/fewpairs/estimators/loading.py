@@ -17,8 +17,7 @@ from fewpairs.estimators.saving import Saved
 __all__ = ["load", "make_known"]
 
 KINDS: dict[str, type[Saved]] = {}
-# On a floor above there are more, which make themselves known when they are imported: not before a file holds what is not known
-# here.
+# On a floor above there are more. They make themselves known when imported: when a file holds what is not known here.
 MORE = ("fewpairs.baselines",)
 
 

@@ -44,8 +44,8 @@ def _with(rules: Mapping[str, Rule]) -> Rule:
     )
 
 
-FINITE = Rule("a finite number", lambda value: NUMBER.accepts(value) and math.isfinite(value))
 NUMBER = Rule("a number or NaN", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
+FINITE = Rule("a finite number", lambda value: NUMBER.accepts(value) and math.isfinite(value))
 SHARE = Rule("a number from 0 to 1", lambda value: NUMBER.accepts(value) and -1e-6 <= value <= 1 + 1e-6)
 NAMES = NOTHING | _list_of(ANYTHING)
 HISTORY = Rule(
