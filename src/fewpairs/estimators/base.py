@@ -27,6 +27,7 @@ from fewpairs.data.samples import Samples
 from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.settings import Configured
+from fewpairs.networks.dice import borrowed_dice
 from fewpairs.plans.conditionals import ConditionalEnsemble, ConditionalMixture
 from fewpairs.training.threads import FEW_ROWS, one_thread_if_brief
 
@@ -305,6 +306,6 @@ def _tensor(array: np.ndarray) -> Tensor:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Everything inside draws from torch's own generators, which begin at this seed and are put back afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with borrowed_dice(device):
         torch.manual_seed(seed)
         yield

@@ -12,6 +12,7 @@ import torch
 from sklearn.covariance import OAS
 from torch import Tensor, nn
 
+from fewpairs.networks.dice import borrowed_dice
 from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.mixture import MixturePlan
 from fewpairs.plans.potentials import MixturePotential
@@ -60,7 +61,7 @@ def fit_linear(x: Tensor, y: Tensor, weight: Tensor) -> MixturePlan:
 def _plan(matrix: Tensor, mean_x: Tensor, mean_y: Tensor, noise: Tensor) -> MixturePlan:
     """The plan with p(y|x) = N(mean_y + matrixᵀ(x − mean_x), noise): its atom is moved by noise · slope."""
     dim_x, dim_y = matrix.shape
-    with torch.random.fork_rng(devices=[]):  # its first weights are overwritten
+    with borrowed_dice():  # its first weights are overwritten
         cost = SlopeCost(dim_x=dim_x, dim_y=dim_y, n_slopes=1, hidden=(), learn_scale=False)
     plan = MixturePlan(cost, MixturePotential(dim_y=dim_y, n_atoms=1, covariance="full")).double()
     slope = torch.linalg.solve(noise, matrix.mT)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewpairs.data.samples import Samples
+from fewpairs.networks.dice import borrowed_dice
 from fewpairs.plans.ensemble import Ensemble, Part
 from fewpairs.plans.plan import Plan
 from fewpairs.selection.candidates import Candidate, Options, Value
@@ -59,7 +60,7 @@ class Family(ABC):
         """The plans of a candidate before training, one a fold."""
         plans = []
         for fold in range(n_folds):
-            with torch.random.fork_rng(devices=[]):  # networks draw their first weights from torch's global generator
+            with borrowed_dice():  # networks draw their first weights
                 torch.manual_seed(int(self._seeds[fold]))
                 plans.append(self.member(candidate, fold).to(self.samples.source.dtype))
         return plans

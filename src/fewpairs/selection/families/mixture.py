@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fewpairs.networks.dice import borrowed_dice
 from fewpairs.plans.costs import SlopeCost
 from fewpairs.plans.ensemble import EnsemblePlan, Part
 from fewpairs.plans.initial import InitialAtoms, choose_n_atoms, fit_mixture, most_atoms, place_on_samples
@@ -103,7 +104,7 @@ class MixtureFamily(Family):
                     tried.append((kind, floor, scores))
             kind, floor, scores = max(tried, key=lambda one: self.judge.mean(one[2])[0])
             dim_x, dim_y = self.samples.source.shape[1], y.shape[1]
-            with torch.random.fork_rng(devices=[]):
+            with borrowed_dice():
                 cost = SlopeCost(dim_x=dim_x, dim_y=dim_y, n_slopes=1, hidden=(), slope_std=0.0)
             plan = MixturePlan(cost, self._place_atoms(kind, ALL_ROWS).potential(floor)).double()
             self._ignoring_x = plan, scores, floor
