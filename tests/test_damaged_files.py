@@ -234,3 +234,11 @@ def test_a_flow_that_a_file_has_no_room_for_is_not_made(tmp_path) -> None:
     (tmp_path / "model").write_bytes(put_together(tensors, description, is_checked=True))
     with pytest.raises(ValueError, match=r"at least 400040000 numbers, and the file holds fewer"):
         load(tmp_path / "model")
+
+
+def test_settings_that_would_not_be_loaded_are_not_saved(today, tmp_path) -> None:
+    (tmp_path / "model").write_bytes(today)
+    model = load(tmp_path / "model").set_params(n_folds=0)
+    with pytest.raises(ValueError, match="n_folds of MixtureTranslator must be"):
+        model.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == today

@@ -47,7 +47,9 @@ class Saved:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to a safetensors file; `fewpairs.load` reads it. The old file stays if anything fails."""
-        write_model(path, *self.take_apart())
+        pieces = self.take_apart()
+        self._check_arguments()  # type: ignore[attr-defined]  # settings may have changed since, and `load` refuses what `fit` does
+        write_model(path, *pieces)
 
     def take_apart(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a fitted model is made of: its tensors, and what JSON can hold."""

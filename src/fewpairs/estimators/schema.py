@@ -15,13 +15,14 @@ from torch import Tensor
 
 from fewpairs.data.scaling import Scaler
 from fewpairs.estimators.novelty import Neighbourhood
-from fewpairs.estimators.rules import ANYTHING, FLAG, NOTHING, TEXT, Rule, above, at_least, between, one_of, whole
+from fewpairs.estimators.rules import ANYTHING, FLAG, NOTHING, TEXT, Rule, above, between, one_of, whole
 from fewpairs.estimators.settings import Settings
 from fewpairs.selection.candidates import Candidate
 
 __all__ = ["check_fitted", "check_made", "check_numbers", "check_settings", "check_sizes"]
 
 LARGEST = {bool: 1, int: 2**63 - 1, float: 1e38}  # of each type, as a setting
+LARGEST_LEARNT = 1e30  # its square is beyond float32: nothing was ever learnt there
 REMEDY = "The file is damaged, or was not written by model.save(...): copy or save it again."
 
 
@@ -83,7 +84,7 @@ FITTED: dict[str, Rule] = {
     "box_": _list_of(_list_of(FINITE), 2),
     "candidates_": _list_of(_with({**SETTINGS, "score": NUMBER, "error": NUMBER})),
     "chosen_": FINAL,
-    "class_prior_": _list_of(at_least(0)),
+    "class_prior_": _list_of(SHARE),
     "classes_": _list_of(TEXT | FLAG | NUMBER),
     "ended_": one_of("finished", "out of time", "interrupted", "diverged"),
     "finals_": _list_of(FINAL),
@@ -206,9 +207,10 @@ def check_sizes(expected: Mapping[str, Tensor], came: Mapping[str, Tensor]) -> N
 
 
 def check_numbers(state: Mapping[str, Tensor]) -> None:
-    """An error if learnt numbers are not finite, least variances below zero, or shares of parts no shares."""
+    """An error if learnt numbers are not finite or beyond use, least variances below zero, or shares of parts no shares."""
     for name, tensor in state.items():
-        _demand(bool(torch.isfinite(tensor).all()), f"plan.{name} must hold finite numbers")
+        is_near = not tensor.is_floating_point() or bool((tensor.abs() <= LARGEST_LEARNT).all())  # NaN is not
+        _demand(is_near, f"plan.{name} must hold finite numbers of at most {LARGEST_LEARNT:g}")
         _demand(not name.endswith("variance_floor") or bool((tensor >= 0).all()), f"plan.{name} must be from 0 on")
     shares = state.get("shares")
     if shares is not None:
