@@ -1,5 +1,9 @@
 """Torch's own generator: threads of Python share it, and none of them notices."""
 
+import os
+import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,3 +60,32 @@ def test_dice_are_put_back_whatever_happens() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     again = torch.rand(6, generator=torch.Generator().manual_seed(1))
     assert torch.equal(torch.cat([first, second]), again)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have() -> None:
+    began, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with borrowed_dice():
+            began.set()
+            ends.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    began.wait()
+    child, found = os.fork(), (0, 0)
+    if child == 0:
+        with borrowed_dice():
+            os._exit(0)
+    try:
+        deadline = time.monotonic() + 20
+        while (found := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert found == (child, 0)
+    finally:
+        ends.set()
+        other.join()
+        if found == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

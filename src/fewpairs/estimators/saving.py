@@ -15,6 +15,7 @@ from fewpairs.data.checks import warn_user
 from fewpairs.data.files import write_model
 from fewpairs.estimators.schema import check_fitted, check_made, check_numbers, check_settings, check_sizes
 from fewpairs.estimators.settings import Settings
+from fewpairs.networks.dice import borrowed_dice
 from fewpairs.selection.choice import Choice
 
 __all__ = ["FINDINGS", "Saved", "SavedEnsemble"]
@@ -90,7 +91,7 @@ class Saved:
 
     def _read_plan(self, config: Any, state: dict[str, Tensor]) -> nn.Module:
         """The module with these tensors."""
-        with torch.random.fork_rng(devices=[]):  # new networks draw their weights from torch's global generator
+        with borrowed_dice():  # new networks draw their weights from torch's global generator
             self._check_sizes(config, state)
             learnt = self._empty_plan(config)
         if not any(isinstance(getattr(self, name), nn.Module) for name in self.own_networks):

@@ -4,6 +4,7 @@ All threads of Python share it, and the user's own draws come from it. So one th
 back as it was.
 """
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,16 @@ import torch
 __all__ = ["borrowed_dice"]
 
 _LOCK = threading.RLock()
+
+
+def _renew() -> None:
+    """A process that was forked while another thread had the dice would wait for a thread that it does not have."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 @contextmanager
