@@ -25,7 +25,7 @@ from fewpairs.estimators.base import FARTHEST_Y, DensityTranslator, Translator, 
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, SEQUENCE, TEXT, Rule, above, at_least, between, whole
-from fewpairs.estimators.saving import Saved
+from fewpairs.estimators.saving import OF_TRAINING, Saved
 from fewpairs.training.batches import minibatches
 from fewpairs.training.learners import Step, StepLearner, descend, energy_scores
 from fewpairs.training.loop import Budget, Outcome, train
@@ -73,17 +73,7 @@ class Baseline(Saved, Translator):
     patience: ClassVar[float] = math.inf
 
     learnt_name: ClassVar[str] = "networks_"
-    fitted_names: ClassVar[tuple[str, ...]] = (
-        "ended_",
-        "history_",
-        "is_1d_",
-        "n_features_in_",
-        "n_outputs_",
-        "n_pairs_",
-        "n_steps_",
-        "n_unpaired_",
-        "target_names_",
-    )
+    fitted_names: ClassVar[tuple[str, ...]] = OF_TRAINING
     fitted_parts: ClassVar[dict[str, Any]] = {"x_scaler_": Scaler, "y_scaler_": Scaler, "neighbourhood_": Neighbourhood}
 
     max_steps: int = 3000

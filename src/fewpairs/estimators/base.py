@@ -48,7 +48,12 @@ N_TO_AVERAGE, N_TO_RANK = 256, 1000  # draws for a mean, and for quantiles
 
 
 def _has_density(model: Any) -> bool:
-    return hasattr(model, "score_samples") or hasattr(model, "estimate_log_likelihood")
+    if hasattr(model, "score_samples") or hasattr(model, "estimate_log_likelihood"):
+        return True
+    raise AttributeError(
+        f"{type(model).__name__} draws y's and knows no density, so it has no log-likelihood to score by. "
+        "metrics.energy_score(model.sample(X, 100), Y) compares draws."
+    )
 
 
 class Translator(RegressorMixin, Configured):
@@ -96,7 +101,8 @@ class Translator(RegressorMixin, Configured):
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the central interval of each output on its own."""
-        check_scalar(coverage, "coverage", Real, min_val=0, max_val=1, include_boundaries="neither")
+        if not (isinstance(coverage, Real) and 0 < coverage < 1):
+            raise ValueError(f"coverage must be a share strictly between 0 and 1, such as 0.9, but {coverage!r} came.")
         lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
         return lower, upper
 

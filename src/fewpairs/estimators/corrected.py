@@ -279,17 +279,11 @@ class CorrectedTranslator(NetworkTranslator):
 
     @classmethod
     def from_file(
-        cls,
-        tensors: dict[str, Tensor],
-        settings: dict[str, Any],
-        fitted: dict[str, Any],
-        *,
-        cost: nn.Module | None = None,
-        potential: nn.Module | None = None,
+        cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any], **networks: nn.Module
     ) -> Self:
         of_base = fitted.pop("base_")
         parts = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("base.")}
-        model = super().from_file(tensors, settings, fitted, cost=cost, potential=potential)
+        model = super().from_file(tensors, settings, fitted, **networks)
         model.base_ = MixtureTranslator.from_file(parts, of_base["settings"], of_base["fitted"])
         return model
 

@@ -29,7 +29,7 @@ from fewpairs.estimators.base import FARTHEST_Y, Translator, as_device, within_r
 from fewpairs.estimators.learning import learning
 from fewpairs.estimators.novelty import Neighbourhood
 from fewpairs.estimators.rules import FLAG, NOTHING, RANDOM_STATE, TEXT, Rule, above, at_least, instance_of
-from fewpairs.estimators.saving import Saved
+from fewpairs.estimators.saving import OF_TRAINING, Saved
 from fewpairs.estimators.settings import NetworkTraining, Perceptrons
 from fewpairs.training.clock import Clock
 from fewpairs.training.loop import Outcome
@@ -55,20 +55,7 @@ COMMON_RULES: dict[str, Rule] = {
     "perceptrons": instance_of(Perceptrons),
     "training": instance_of(NetworkTraining),
 }
-COMMON_FITTED = (
-    "ended_",
-    "history_",
-    "is_1d_",
-    "n_features_in_",
-    "n_outputs_",
-    "n_pairs_",
-    "n_steps_",
-    "n_unpaired_",
-    "objective_",
-    "target_names_",
-    "x_shape_",
-    "y_shape_",
-)
+COMMON_FITTED = (*OF_TRAINING, "objective_", "x_shape_", "y_shape_")
 
 
 class NetworkTranslator(Saved, Translator):
@@ -227,16 +214,10 @@ class NetworkTranslator(Saved, Translator):
 
     @classmethod
     def from_file(
-        cls,
-        tensors: dict[str, Tensor],
-        settings: dict[str, Any],
-        fitted: dict[str, Any],
-        *,
-        cost: nn.Module | None = None,
-        potential: nn.Module | None = None,
+        cls, tensors: dict[str, Tensor], settings: dict[str, Any], fitted: dict[str, Any], **networks: nn.Module
     ) -> Self:
         """The model that `save` took apart; networks of the user's own are handed in again."""
-        for name, module in (("cost", cost), ("potential", potential)):
+        for name, module in ((name, networks.get(name)) for name in cls.own_networks):
             if settings[name] is not None and module is None:
                 raise ValueError(
                     f"This model was fitted with a {name} of your own ({settings[name]}): load(path, {name}=…) needs a module "
@@ -249,7 +230,7 @@ class NetworkTranslator(Saved, Translator):
         try:
             return super().from_file(tensors, settings, fitted)
         except RuntimeError as error:
-            if cost is None and potential is None:
+            if not networks:
                 raise
             raise ValueError(f"cost or potential are not like those this model was fitted with: {error}") from error
 

@@ -18,9 +18,21 @@ from fewpairs.estimators.settings import Settings
 from fewpairs.networks.dice import borrowed_dice
 from fewpairs.selection.choice import Choice
 
-__all__ = ["FINDINGS", "Saved", "SavedEnsemble"]
+__all__ = ["FINDINGS", "OF_TRAINING", "Saved", "SavedEnsemble"]
 
-# What a choice finds, in the fitted attributes.
+# What is known of any network's training, in the fitted attributes …
+OF_TRAINING = (
+    "ended_",
+    "history_",
+    "is_1d_",
+    "n_features_in_",
+    "n_outputs_",
+    "n_pairs_",
+    "n_steps_",
+    "n_unpaired_",
+    "target_names_",
+)
+# … and what a choice finds.
 FINDINGS = (
     "candidates_",
     "chosen_",
